@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"lockstep/jobs"
-	"lockstep/locks"
+	"lockstep/locks/rule"
 )
 
 func TestKeyThatArgsCannotFillIsNotRetried(t *testing.T) {
@@ -23,7 +23,7 @@ func TestKeyThatArgsCannotFillIsNotRetried(t *testing.T) {
 	}
 	for _, args := range []string{``, `{`, `{"id": null}`} {
 		keys, err := key.Expand(json.RawMessage(args))
-		var fault *locks.KeyError
+		var fault *rule.KeyError
 		if !jobs.IsPermanent(err) || !errors.As(err, &fault) || len(keys) > 0 {
 			t.Errorf("%q: got %q, %v; want no keys and a permanent KeyError", args, keys, err)
 		}

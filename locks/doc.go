@@ -12,8 +12,7 @@
 //   - [Client.TryAcquire] never waits. The error names the holder in the way.
 //   - [Exclusive], [Shared], [AtMost] and [Permits] set the mode of each resource. A bundle can mix
 //     them.
-//   - [NewRule] with [Do] or [Wrap] declares the locks of a function beside it, by names made from
-//     its arguments.
+//   - Package rule declares the locks of a function beside it, by names made from its arguments.
 //   - [Hold.Context] is the context to work under. It ends while the lock is still yours.
 //   - [Hold.Token] goes to every system that can refuse an older token. Nothing else protects it
 //     from the late writes of a paused process.

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
-	"net/http/httptest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -13,6 +11,7 @@ import (
 	"lockstep/locks"
 	"lockstep/locks/guard"
 	"lockstep/locks/redistest"
+	"lockstep/locks/rule"
 )
 
 // These examples belong to the table in README.md: features of other libraries, done here.
@@ -223,76 +222,6 @@ type plain struct{ context.Context }
 
 func (plain) Value(any) any { return nil }
 
-type settlement struct {
-	Tenant string `json:"tenant"`
-	IDs    []int  `json:"ids"`
-}
-
-// Key expressions and a prefix.
-func ExampleNewRule() {
-	rule, err := locks.NewRule[settlement](locks.RuleOptions{
-		Prefix:    "shop:",
-		Exclusive: []string{"bill:{ids[*]}"}, // a key for each element
-		Shared:    []string{"tenant:{tenant}"},
-	})
-	ensure(err)
-	items, err := rule.Items(settlement{Tenant: "acme", IDs: []int{1002, 1001}})
-	ensure(err)
-	for _, item := range items {
-		fmt.Println(item.Mode, item.Name)
-	}
-
-	// at start, not at the first call
-	_, err = locks.NewRule[settlement](locks.RuleOptions{Exclusive: []string{"bill:{id[*]}"}})
-	fmt.Println(err)
-	// Output:
-	// exclusive shop:bill:1001
-	// exclusive shop:bill:1002
-	// shared shop:tenant:acme
-	// lock rule: lock key "bill:{id[*]}": field "id" of the args is missing: a locks_test.settlement has ids, tenant
-}
-
-// An annotation on a method: the lock is declared beside the method, and its callers do not know
-// it.
-func ExampleWrap() {
-	ctx := context.Background()
-	client, stop := open(ctx, locks.Options{})
-	defer stop()
-
-	rule, err := locks.NewRule[settlement](locks.RuleOptions{Exclusive: []string{"bill:{ids[*]}"}})
-	ensure(err)
-	settle := locks.Wrap(client, rule, func(ctx context.Context, args settlement) error {
-		hold := locks.FromContext(ctx)
-		fmt.Println("settles", args.IDs, "under", hold.Names(), hold.Token() > 0)
-		return nil
-	})
-
-	fmt.Println(settle(ctx, settlement{IDs: []int{1001, 1002}}))
-	// Output:
-	// settles [1001 1002] under [bill:1001 bill:1002] true
-	// <nil>
-}
-
-// The same for one call.
-func ExampleDo() {
-	ctx := context.Background()
-	client, stop := open(ctx, locks.Options{})
-	defer stop()
-
-	rule, err := locks.NewRule[settlement](locks.RuleOptions{Exclusive: []string{"bill:{ids[*]}"}, OnBusy: locks.BusyFail})
-	ensure(err)
-	args := settlement{IDs: []int{1001}}
-	err = locks.Do(ctx, client, rule, args, func(ctx context.Context, hold *locks.Hold) error {
-		_, err := client.TryAcquire(ctx0(ctx), locks.Exclusive("bill:1001"))
-		fmt.Println("busy meanwhile:", errors.Is(err, locks.ErrBusy))
-		return errors.New("the bill is wrong")
-	})
-	fmt.Println(err)
-	// Output:
-	// busy meanwhile: true
-	// the bill is wrong
-}
-
 // An expiration: how long the work may take at most.
 func ExampleMaxHold() {
 	ctx := context.Background()
@@ -307,6 +236,10 @@ func ExampleMaxHold() {
 	// Output: true true
 }
 
+type settlement struct {
+	IDs []int `json:"ids"`
+}
+
 // Waiting, as a number of tries with pauses between them.
 func Example_retries() {
 	ctx := context.Background()
@@ -315,13 +248,13 @@ func Example_retries() {
 
 	// 10 tries every 500 ms are five seconds in line: without polling, and no later request is
 	// served first.
-	rule, err := locks.NewRule[settlement](locks.RuleOptions{Exclusive: []string{"bill:{ids[*]}"}, Wait: 5 * time.Second})
+	bills, err := rule.New[settlement](rule.Options{Exclusive: []string{"bill:{ids[*]}"}, Wait: 5 * time.Second})
 	ensure(err)
 	hold, err := client.Acquire(ctx, locks.Exclusive("bill:1001"))
 	ensure(err)
 	done := make(chan error, 1)
 	go func() {
-		done <- locks.Do(ctx, client, rule, settlement{IDs: []int{1001}}, func(context.Context, *locks.Hold) error {
+		done <- rule.Do(ctx, client, bills, settlement{IDs: []int{1001}}, func(context.Context, *locks.Hold) error {
 			fmt.Println("its turn")
 			return nil
 		})
@@ -486,11 +419,11 @@ func Example_shedLock() {
 	client, stop := open(ctx, locks.Options{})
 	defer stop()
 
-	rule, err := locks.NewRule[struct{}](locks.RuleOptions{
-		Exclusive: []string{"report"}, OnBusy: locks.BusySkip, MaxHold: 10 * time.Minute, MinHold: time.Minute,
+	once, err := rule.New[struct{}](rule.Options{
+		Exclusive: []string{"report"}, OnBusy: rule.BusySkip, MaxHold: 10 * time.Minute, MinHold: time.Minute,
 	})
 	ensure(err)
-	report := locks.Wrap(client, rule, func(context.Context, struct{}) error {
+	report := rule.Wrap(client, once, func(context.Context, struct{}) error {
 		fmt.Println("reports")
 		return nil
 	})
@@ -549,46 +482,4 @@ func ExampleClient_Join() {
 	// Output:
 	// [bill:1001 bill:1002]
 	// <nil>
-}
-
-// A lock around an HTTP handler, with the key from the request.
-func ExampleDo_http() {
-	ctx := context.Background()
-	client, stop := open(ctx, locks.Options{})
-	defer stop()
-
-	rule, err := locks.NewRule[settlement](locks.RuleOptions{Exclusive: []string{"tenant:{tenant}"}, OnBusy: locks.BusyFail})
-	ensure(err)
-	locked := func(next http.Handler) http.Handler {
-		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			args := settlement{Tenant: r.PathValue("tenant")}
-			err := locks.Do(r.Context(), client, rule, args, func(ctx context.Context, _ *locks.Hold) error {
-				next.ServeHTTP(w, r.WithContext(ctx))
-				return nil
-			})
-			if busy, ok := errors.AsType[*locks.BusyError](err); ok {
-				http.Error(w, busy.Error(), http.StatusLocked)
-			} else if errors.Is(err, locks.ErrInvalid) {
-				http.Error(w, err.Error(), http.StatusBadRequest)
-			}
-		})
-	}
-	mux := http.NewServeMux()
-	mux.Handle("PUT /tenants/{tenant}", locked(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		fmt.Fprint(w, "under ", locks.FromContext(r.Context()).Names())
-	})))
-
-	put := func() {
-		w := httptest.NewRecorder()
-		mux.ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodPut, "/tenants/acme", nil))
-		fmt.Printf("%d %.19s\n", w.Code, w.Body)
-	}
-	put()
-	hold, err := client.Acquire(ctx, locks.Exclusive("tenant:acme"))
-	ensure(err)
-	put()
-	ensure(hold.Release())
-	// Output:
-	// 200 under [tenant:acme]
-	// 423 tenant:acme is held
 }

@@ -247,3 +247,10 @@ func (h *Hold) lose(cause error) {
 	h.lost = cause
 	h.killBy = h.client.clock.read().boot + h.client.Cutoff()*2/3
 }
+
+// FromContext returns the innermost hold that ctx comes from, or nil without one. The hold may have
+// ended meanwhile.
+func FromContext(ctx context.Context) *Hold {
+	hold, _ := ctx.Value(holdKey{}).(*Hold)
+	return hold
+}

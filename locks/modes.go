@@ -22,8 +22,8 @@ func (c *Client) Declare(ctx context.Context, name string, limit PermitLimit) (P
 	err := CheckName(name)
 	switch {
 	case err != nil:
-	case limit.Permits < 1 || limit.Permits > maxPermits:
-		err = fmt.Errorf("%w: %d permits; use 1 to %d", ErrInvalid, limit.Permits, maxPermits)
+	case limit.Permits < 1 || limit.Permits > MaxPermits:
+		err = fmt.Errorf("%w: %d permits; use 1 to %d", ErrInvalid, limit.Permits, MaxPermits)
 	case limit.Version < 0 || limit.Version >= 1<<53:
 		err = fmt.Errorf("%w: version %d; use 0 to 2^53", ErrInvalid, limit.Version)
 	}
@@ -95,9 +95,9 @@ func (s *Space) Undeclare(ctx context.Context, name string, version int64) error
 	return fmt.Errorf("undeclare permits of %s: %w", name, space.Unexpected("undeclare", r))
 }
 
-// maxPermits also bounds how many may share a resource. Scripts print numbers up to this one
-// without an exponent.
-const maxPermits = 1_000_000
+// MaxPermits bounds the permits of a resource, and how many may share one. Scripts print numbers up
+// to it without an exponent.
+const MaxPermits = 1_000_000
 
 // Downgrade turns exclusive resources of the hold into shared ones without releasing them in
 // between. To get one back exclusively, acquire it again under the hold's context. That waits until

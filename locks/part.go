@@ -19,7 +19,7 @@ const maxInfo = 4 << 10 // bytes of JSON
 // request them.
 type Part func(*spec) error
 
-// order is a request assembled from its parts.
+// spec is a request assembled from its parts.
 type spec struct {
 	items   []Item // sorted by names, without duplicates
 	bounded bool   // whether limit counts
@@ -77,8 +77,8 @@ func Shared(names ...string) Part {
 // one that all clients must agree on.
 func AtMost(n int, names ...string) Part {
 	return func(o *spec) error {
-		if n < 1 || n > maxPermits {
-			return fmt.Errorf("%w: at most %d may share a resource; use 1 to %d", ErrInvalid, n, maxPermits)
+		if n < 1 || n > MaxPermits {
+			return fmt.Errorf("%w: at most %d may share a resource; use 1 to %d", ErrInvalid, n, MaxPermits)
 		}
 		return o.add(ModeShared, n, names...)
 	}
@@ -88,8 +88,8 @@ func AtMost(n int, names ...string) Part {
 // counting semaphore.
 func Permits(name string, n int) Part {
 	return func(o *spec) error {
-		if n < 1 || n > maxPermits {
-			return fmt.Errorf("%w: %d permits of %.100q; ask for 1 to %d", ErrInvalid, n, name, maxPermits)
+		if n < 1 || n > MaxPermits {
+			return fmt.Errorf("%w: %d permits of %.100q; ask for 1 to %d", ErrInvalid, n, name, MaxPermits)
 		}
 		return o.add(ModePermits, n, name)
 	}
@@ -166,32 +166,35 @@ func OnWait(f func(*BusyError)) Part {
 	}
 }
 
-func newSpec(parts []Part) (*spec, error) {
-	o := new(spec)
+// BundleOf returns the bundle that a request with these parts asks for, sorted by name, or the
+// error with which [Client.Acquire] refuses them. It asks Redis for nothing.
+func BundleOf(parts ...Part) ([]Item, error) {
+	o, err := newSpec(parts)
+	if err != nil {
+		return nil, err
+	}
+	return o.items, nil
+}
+
+// newSpec assembles a request: it sorts the bundle, and checks what no single part can check.
+func newSpec(parts []Part) (o *spec, err error) {
+	o = new(spec)
 	for _, part := range parts {
 		if err := part(o); err != nil {
 			return nil, err
 		}
 	}
-	if err := o.seal(); err != nil {
-		return nil, err
-	}
-	return o, nil
-}
-
-// seal sorts the bundle of a request, and checks what no single part can check.
-func (o *spec) seal() (err error) {
 	if o.items, err = Bundle(o.items); err != nil {
-		return err
+		return nil, err
 	}
 	switch n := len(o.items); {
 	case n == 0:
-		return fmt.Errorf("%w: no resource is named; add locks.Exclusive(name)", ErrInvalid)
+		return nil, fmt.Errorf("%w: no resource is named; add locks.Exclusive(name)", ErrInvalid)
 	case n > MaxBundle:
-		return fmt.Errorf("%w: %d resources, from %q to %q; a bundle has at most %d: lock something coarser",
+		return nil, fmt.Errorf("%w: %d resources, from %q to %q; a bundle has at most %d: lock something coarser",
 			ErrInvalid, n, o.items[0].Name, o.items[n-1].Name, MaxBundle)
 	}
-	return nil
+	return o, nil
 }
 
 // plain reports whether the scripts have a fast path for the request.

@@ -14,14 +14,15 @@ import (
 	"testing"
 )
 
-// knownExamples returns the example functions of this package that are run: those with an output to
-// compare.
+// knownExamples returns the example functions of this package and of rule that are run: those with
+// an output to compare.
 func knownExamples(t *testing.T) map[string]bool {
 	t.Helper()
 	files, err := filepath.Glob("*_test.go")
 	if err != nil {
 		t.Fatal(err)
 	}
+	files = append(files, "rule/example_test.go")
 	examples := make(map[string]bool)
 	for _, name := range files {
 		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ParseComments)
@@ -116,6 +117,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/locks"
+	"lockstep/locks/rule"
 )
 
 const _ = time.Second
@@ -162,25 +164,24 @@ func main() {}
 	}
 }
 
-// Names of this package in the README's code spans must exist.
+// Names of these packages in the README's code spans must exist.
 func TestNamesInTheReadmeExist(t *testing.T) {
 	t.Parallel()
-	files, err := filepath.Glob("*.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	records, err := filepath.Glob("space/*.go") // this package has names for what is declared there
-	if err != nil {
-		t.Fatal(err)
-	}
 	var source strings.Builder
-	for _, name := range append(files, records...) {
-		text, err := os.ReadFile(name)
+	// package locks has names for what is in space
+	for _, files := range []string{"*.go", "space/*.go", "rule/*.go"} {
+		names, err := filepath.Glob(files)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !strings.HasSuffix(name, "_test.go") {
-			source.Write(text)
+		for _, name := range names {
+			text, err := os.ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !strings.HasSuffix(name, "_test.go") {
+				source.Write(text)
+			}
 		}
 	}
 	names := regexp.MustCompile("`(?:[A-Z]\\w*\\.)?([A-Z]\\w*)`").FindAllStringSubmatch(readme(t), -1)

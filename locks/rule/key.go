@@ -1,4 +1,4 @@
-package locks
+package rule
 
 import (
 	"bytes"
@@ -10,6 +10,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"lockstep/locks"
 	"lockstep/locks/space"
 )
 
@@ -152,7 +153,7 @@ func parsePath(text string) ([]step, error) {
 func (k *Key) String() string { return k.text }
 
 // KeyError says what is wrong with a lock key, or which field of the arguments it could not use.
-// errors.Is(err, [ErrInvalid]) is true: the same key with the same arguments will fail again.
+// errors.Is(err, [locks.ErrInvalid]) is true: the same key with the same arguments will fail again.
 type KeyError struct {
 	Key     string // as written
 	Field   string // of the arguments, for example "bills[2].id"; "" if no field is at fault
@@ -166,8 +167,8 @@ func (e *KeyError) Error() string {
 	return fmt.Sprintf("lock key %.100q: field %q of the args %s", e.Key, e.Field, e.Problem)
 }
 
-// Is reports whether target is [ErrInvalid].
-func (e *KeyError) Is(target error) bool { return target == ErrInvalid }
+// Is reports whether target is [locks.ErrInvalid].
+func (e *KeyError) Is(target error) bool { return target == locks.ErrInvalid }
 
 // Expand returns the keys for the given arguments (JSON; empty counts as null), in the order of the
 // arguments and without duplicates. A list without elements gives no keys.
@@ -176,8 +177,8 @@ func (e *KeyError) Is(target error) bool { return target == ErrInvalid }
 // without rounding: so 1, 1.0 and "1" give "1", "1.0" and "1".
 //
 // Every error is a [*KeyError]: a field is missing, null, an object or a list; the arguments are
-// not JSON; there are more than [MaxBundle] different keys; a key is not a valid name (see
-// [CheckName]).
+// not JSON; there are more than [locks.MaxBundle] different keys; a key is not a valid name (see
+// [locks.CheckName]).
 func (k *Key) Expand(args json.RawMessage) ([]string, error) {
 	value, err := readArgs(args)
 	if err != nil {
@@ -262,8 +263,8 @@ func (e *expansion) run() error {
 	if e.seen[name] {
 		return nil
 	}
-	if len(e.keys) == MaxBundle {
-		return e.fault(fmt.Sprintf("more than %d different keys", MaxBundle))
+	if len(e.keys) == locks.MaxBundle {
+		return e.fault(fmt.Sprintf("more than %d different keys", locks.MaxBundle))
 	}
 	if fault := space.NameFault(name); fault != "" {
 		return e.fault(fault)

@@ -1,4 +1,4 @@
-package locks_test
+package rule_test
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 
 	"lockstep/locks"
 	"lockstep/locks/redistest"
+	"lockstep/locks/rule"
 )
 
 type base struct {
@@ -41,9 +42,9 @@ type bills struct {
 	Plain   bool
 }
 
-func rule[A any](t testing.TB, o locks.RuleOptions) *locks.Rule[A] {
+func newRule[A any](t testing.TB, o rule.Options) *rule.Rule[A] {
 	t.Helper()
-	r, err := locks.NewRule[A](o)
+	r, err := rule.New[A](o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +59,7 @@ func TestRuleNamesTheBundleOfACall(t *testing.T) {
 		Raw: json.RawMessage(`{"n": 12345678901234567890}`), Key: []byte{1}, When: time.Unix(0, 0).UTC(), Plain: true,
 	}
 	args.Account = &struct{ ID int }{7}
-	r := rule[bills](t, locks.RuleOptions{
+	r := newRule[bills](t, rule.Options{
 		Prefix:    "shop:",
 		Exclusive: []string{"bill:{ids[*]}", "account:{account.ID}", "fixed", "{sku}", "{tenant}/{Plain}", "{open.deep[0]}", "{raw.n}"},
 		Shared:    []string{"line:{lines[*].sku}", "{pair[1]}", "env:{labels.env}", "{key}", "{when}"},
@@ -88,20 +89,20 @@ func TestRuleNamesTheBundleOfACall(t *testing.T) {
 
 func TestBadRulesAreRefusedAtStart(t *testing.T) {
 	t.Parallel()
-	exclusive := func(keys ...string) locks.RuleOptions { return locks.RuleOptions{Exclusive: keys} }
+	exclusive := func(keys ...string) rule.Options { return rule.Options{Exclusive: keys} }
 	for _, bad := range []struct {
-		o    locks.RuleOptions
+		o    rule.Options
 		says string
 	}{
-		{locks.RuleOptions{}, "it names nothing to lock"},
+		{rule.Options{}, "it names nothing to lock"},
 		{exclusive("bill:{ids[*]"), `byte 5: "{" without "}"`},
 		{exclusive(""), "name is empty"},
 		{exclusive("a\x00{tenant}"), "control character"},
-		{locks.RuleOptions{Prefix: "a\n", Exclusive: []string{"{tenant}"}}, "prefix: invalid lock request: the resource"},
-		{locks.RuleOptions{Prefix: strings.Repeat("p", 500), Exclusive: []string{"bill:{tenant}-1234567"}}, "513 bytes"},
-		{exclusive("bill:{id}"), `field "id" of the args is missing: a locks_test.bills has Plain, account, ids, key,`},
+		{rule.Options{Prefix: "a\n", Exclusive: []string{"{tenant}"}}, "prefix: invalid lock request: the resource"},
+		{rule.Options{Prefix: strings.Repeat("p", 500), Exclusive: []string{"bill:{tenant}-1234567"}}, "513 bytes"},
+		{exclusive("bill:{id}"), `field "id" of the args is missing: a rule_test.bills has Plain, account, ids, key,`},
 		{exclusive("{Tenant}"), `field "Tenant" of the args is missing`},
-		{exclusive("{lines[*].Gone}"), `field "lines[*].Gone" of the args is missing: a locks_test.line has sku`},
+		{exclusive("{lines[*].Gone}"), `field "lines[*].Gone" of the args is missing: a rule_test.line has sku`},
 		{exclusive("{lines[0].priv}"), `field "lines[0].priv" of the args is missing`},
 		{exclusive("{ids}"), `field "ids" of the args is a list; want a string, a number or a bool`},
 		{exclusive("{account}"), `field "account" of the args is an object; want`},
@@ -111,28 +112,28 @@ func TestBadRulesAreRefusedAtStart(t *testing.T) {
 		{exclusive("{key[0]}"), `field "key" of the args is a string, not a list`},
 		{exclusive("{pair[2]}"), `field "pair[2]" of the args is missing: the list has 2 elements`},
 		{exclusive("{[0]}"), `the args are an object, not a list`},
-		{locks.RuleOptions{Exclusive: []string{"a"}, Shared: []string{"a"}}, `the resource "a" is asked for twice, as exclusive and as shared`},
-		{locks.RuleOptions{Permits: map[string]int{"a": 0}}, `0 permits of "a"`},
-		{locks.RuleOptions{Permits: map[string]int{"a": -1}}, `-1 permits of "a"`},
-		{locks.RuleOptions{Exclusive: []string{"a"}, Wait: -1}, "negative"},
-		{locks.RuleOptions{Exclusive: []string{"a"}, OnBusy: locks.BusySkip, Wait: -1}, "negative"},
-		{locks.RuleOptions{Exclusive: []string{"a"}, OnBusy: "requeue"}, `OnBusy is "requeue"`},
-		{locks.RuleOptions{Exclusive: []string{"a"}, MaxHold: -1}, "max hold of -1ns is negative"},
-		{locks.RuleOptions{Exclusive: []string{"a"}, MinHold: -1}, "min hold of -1ns is negative"},
-		{locks.RuleOptions{Exclusive: []string{"a"}, CrashDelay: -1}, "crash delay of -1ns is negative"},
-		{locks.RuleOptions{Exclusive: []string{"a"}, Info: json.RawMessage("{")}, "info is not JSON"},
+		{rule.Options{Exclusive: []string{"a"}, Shared: []string{"a"}}, `the resource "a" is asked for twice, as exclusive and as shared`},
+		{rule.Options{Permits: map[string]int{"a": 0}}, `0 permits of "a"`},
+		{rule.Options{Permits: map[string]int{"a": -1}}, `-1 permits of "a"`},
+		{rule.Options{Exclusive: []string{"a"}, Wait: -1}, "negative"},
+		{rule.Options{Exclusive: []string{"a"}, OnBusy: rule.BusySkip, Wait: -1}, "negative"},
+		{rule.Options{Exclusive: []string{"a"}, OnBusy: "requeue"}, `OnBusy is "requeue"`},
+		{rule.Options{Exclusive: []string{"a"}, MaxHold: -1}, "max hold of -1ns is negative"},
+		{rule.Options{Exclusive: []string{"a"}, MinHold: -1}, "min hold of -1ns is negative"},
+		{rule.Options{Exclusive: []string{"a"}, CrashDelay: -1}, "crash delay of -1ns is negative"},
+		{rule.Options{Exclusive: []string{"a"}, Info: json.RawMessage("{")}, "info is not JSON"},
 	} {
-		r, err := locks.NewRule[bills](bad.o)
+		r, err := rule.New[bills](bad.o)
 		if r != nil || !errors.Is(err, locks.ErrInvalid) || !strings.Contains(err.Error(), bad.says) || !strings.HasPrefix(err.Error(), "lock rule: ") {
 			t.Errorf("%+v: got %v, want ErrInvalid that says %q", bad.o, err, bad.says)
 		}
 	}
 	// Only the arguments show what the type leaves open.
 	for _, err := range []error{
-		second(locks.NewRule[any](exclusive("{a.b[*].c}"))),
-		second(locks.NewRule[json.RawMessage](exclusive("{[*]}"))),
-		second(locks.NewRule[map[string]any](exclusive("{a.b}"))),
-		second(locks.NewRule[bills](exclusive("{open.a.b}", "{raw[0]}"))),
+		second(rule.New[any](exclusive("{a.b[*].c}"))),
+		second(rule.New[json.RawMessage](exclusive("{[*]}"))),
+		second(rule.New[map[string]any](exclusive("{a.b}"))),
+		second(rule.New[bills](exclusive("{open.a.b}", "{raw[0]}"))),
 	} {
 		if err != nil {
 			t.Error(err)
@@ -144,7 +145,7 @@ func second[T any](_ T, err error) error { return err }
 
 func TestArgumentsThatGiveNoBundle(t *testing.T) {
 	t.Parallel()
-	r := rule[any](t, locks.RuleOptions{Exclusive: []string{"b:{ids[*]}"}, Shared: []string{"s:{ids[0]}", "{same}"}})
+	r := newRule[any](t, rule.Options{Exclusive: []string{"b:{ids[*]}"}, Shared: []string{"s:{ids[0]}", "{same}"}})
 	many := make([]int, 1001)
 	for i := range many {
 		many[i] = i
@@ -167,7 +168,7 @@ func TestArgumentsThatGiveNoBundle(t *testing.T) {
 			t.Errorf("%.60v: got %v, %v; want ErrInvalid that says %q", test.args, items, err, test.says)
 		}
 	}
-	empty := rule[any](t, locks.RuleOptions{Exclusive: []string{"b:{ids[*]}"}})
+	empty := newRule[any](t, rule.Options{Exclusive: []string{"b:{ids[*]}"}})
 	if _, err := empty.Items(map[string]any{"ids": []int{}}); !errors.Is(err, locks.ErrInvalid) || !strings.Contains(err.Error(), "name nothing to lock") {
 		t.Errorf("an empty list: got %v", err)
 	}
@@ -176,11 +177,11 @@ func TestArgumentsThatGiveNoBundle(t *testing.T) {
 func TestDoHoldsWhileItWorks(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
-		c := openClient(t, rdb, locks.Options{Namespace: redistest.Namespace(t)})
-		r := rule[base](t, locks.RuleOptions{Exclusive: []string{"t:{tenant}"}, Info: json.RawMessage(`{"job":"x"}`)})
+		c := openClient(t, rdb)
+		r := newRule[base](t, rule.Options{Exclusive: []string{"t:{tenant}"}, Info: json.RawMessage(`{"job":"x"}`)})
 		bad := errors.New("it broke")
 		for _, want := range []error{nil, bad} {
-			err := locks.Do(t.Context(), c, r, base{"acme"}, func(ctx context.Context, hold *locks.Hold) error {
+			err := rule.Do(t.Context(), c, r, base{"acme"}, func(ctx context.Context, hold *locks.Hold) error {
 				records := holds(t, c)
 				if len(records) != 1 || records[0].ID != hold.ID() || fmt.Sprint(hold.Names()) != "[t:acme]" ||
 					string(records[0].Info) != `{"job":"x"}` {
@@ -204,13 +205,13 @@ func TestDoHoldsWhileItWorks(t *testing.T) {
 					t.Errorf("recovered %v, want the panic of the work", got)
 				}
 			}()
-			_ = locks.Do(t.Context(), c, r, base{"acme"}, func(context.Context, *locks.Hold) error { panic("oops") })
+			_ = rule.Do(t.Context(), c, r, base{"acme"}, func(context.Context, *locks.Hold) error { panic("oops") })
 		}()
 		if records := holds(t, c); len(records) != 0 {
 			t.Errorf("got %+v after a panic", records)
 		}
 		never := func(context.Context, *locks.Hold) error { t.Error("it was called"); return nil }
-		if err := locks.Do(t.Context(), c, r, base{"a\nb"}, never); !errors.Is(err, locks.ErrInvalid) {
+		if err := rule.Do(t.Context(), c, r, base{"a\nb"}, never); !errors.Is(err, locks.ErrInvalid) {
 			t.Errorf("a bad name: got %v", err)
 		}
 		if locks.FromContext(t.Context()) != nil {
@@ -222,22 +223,25 @@ func TestDoHoldsWhileItWorks(t *testing.T) {
 func TestBusyPolicies(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
-		c := openClient(t, rdb, locks.Options{Namespace: redistest.Namespace(t)})
-		held := acquire(t, c, locks.Exclusive("a"))
+		c := openClient(t, rdb)
+		held, err := c.Acquire(within(t), locks.Exclusive("a"))
+		if err != nil {
+			t.Fatal(err)
+		}
 		for _, test := range []struct {
-			onBusy locks.Busy
+			onBusy rule.Busy
 			wait   time.Duration
 			fails  bool
 			queued bool
 		}{
-			{locks.BusyWait, 20 * time.Millisecond, true, true},
-			{locks.BusyFail, 0, true, false},
-			{locks.BusyFail, 20 * time.Millisecond, true, true},
-			{locks.BusySkip, 0, false, false},
-			{locks.BusySkip, 20 * time.Millisecond, false, true},
+			{rule.BusyWait, 20 * time.Millisecond, true, true},
+			{rule.BusyFail, 0, true, false},
+			{rule.BusyFail, 20 * time.Millisecond, true, true},
+			{rule.BusySkip, 0, false, false},
+			{rule.BusySkip, 20 * time.Millisecond, false, true},
 		} {
-			r := rule[any](t, locks.RuleOptions{Exclusive: []string{"a"}, OnBusy: test.onBusy, Wait: test.wait})
-			err := locks.Do(t.Context(), c, r, nil, func(context.Context, *locks.Hold) error {
+			r := newRule[any](t, rule.Options{Exclusive: []string{"a"}, OnBusy: test.onBusy, Wait: test.wait})
+			err := rule.Do(t.Context(), c, r, nil, func(context.Context, *locks.Hold) error {
 				t.Error("it was called")
 				return nil
 			})
@@ -252,20 +256,28 @@ func TestBusyPolicies(t *testing.T) {
 		// A caller that stops waiting did not find it busy, so nothing is skipped.
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		r := rule[any](t, locks.RuleOptions{Exclusive: []string{"a"}, OnBusy: locks.BusySkip, Wait: time.Hour})
+		r := newRule[any](t, rule.Options{Exclusive: []string{"a"}, OnBusy: rule.BusySkip, Wait: time.Hour})
 		never := func(context.Context, *locks.Hold) error { t.Error("it was called"); return nil }
-		if err := locks.Do(ctx, c, r, nil, never); !errors.Is(err, context.Canceled) {
+		if err := rule.Do(ctx, c, r, nil, never); !errors.Is(err, context.Canceled) {
 			t.Errorf("cancelled: got %v", err)
 		}
 		// Without a limit it waits in line.
-		r = rule[any](t, locks.RuleOptions{Exclusive: []string{"a"}})
+		r = newRule[any](t, rule.Options{Exclusive: []string{"a"}})
 		done := make(chan error, 1)
 		worked := 0
 		go func() {
-			done <- locks.Do(t.Context(), c, r, nil, func(context.Context, *locks.Hold) error { worked++; return nil })
+			done <- rule.Do(t.Context(), c, r, nil, func(context.Context, *locks.Hold) error { worked++; return nil })
 		}()
-		eventually(t, "it waits", func() bool { return len(waits(t, c)) == 1 })
-		release(t, held)
+		for waits := 0; waits == 0; {
+			records, _, err := c.Space().Waits(within(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			waits = len(records)
+		}
+		if err := held.Release(); err != nil {
+			t.Error(err)
+		}
 		if err := <-done; err != nil || worked != 1 {
 			t.Errorf("got %v, worked %d times", err, worked)
 		}
@@ -275,11 +287,11 @@ func TestBusyPolicies(t *testing.T) {
 func TestDoReportsALostLock(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
-		c := openClient(t, rdb, locks.Options{Namespace: redistest.Namespace(t)})
-		r := rule[any](t, locks.RuleOptions{Exclusive: []string{"a"}})
+		c := openClient(t, rdb)
+		r := newRule[any](t, rule.Options{Exclusive: []string{"a"}})
 		bad := errors.New("it broke")
 		for _, work := range []error{nil, bad, context.Canceled} {
-			err := locks.Do(t.Context(), c, r, nil, func(ctx context.Context, hold *locks.Hold) error {
+			err := rule.Do(t.Context(), c, r, nil, func(ctx context.Context, hold *locks.Hold) error {
 				if _, err := c.Space().Revoke(ctx, "a", hold.Token(), locks.Take, locks.Revocation{By: "ada"}); err != nil {
 					t.Error(err)
 				}
@@ -299,11 +311,11 @@ func TestDoReportsALostLock(t *testing.T) {
 func TestWrappedCallsNest(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
-		c := openClient(t, rdb, locks.Options{Namespace: redistest.Namespace(t)})
-		r := rule[base](t, locks.RuleOptions{Exclusive: []string{"t:{tenant}"}, OnBusy: locks.BusyFail})
+		c := openClient(t, rdb)
+		r := newRule[base](t, rule.Options{Exclusive: []string{"t:{tenant}"}, OnBusy: rule.BusyFail})
 		var depths []string
 		var settle func(ctx context.Context, args base) error
-		settle = locks.Wrap(c, r, func(ctx context.Context, args base) error {
+		settle = rule.Wrap(c, r, func(ctx context.Context, args base) error {
 			depths = append(depths, args.Tenant)
 			if n := len(holds(t, c)); n != 1 {
 				t.Errorf("%d holds at depth %d", n, len(depths))

@@ -1,4 +1,4 @@
-package locks
+package rule
 
 import (
 	"encoding/json"
@@ -9,18 +9,19 @@ import (
 	"strings"
 	"time"
 
+	"lockstep/locks"
 	"lockstep/locks/space"
 )
 
-// RuleOptions describe what a piece of work locks, and how. Make a [Rule] of them with [NewRule].
-type RuleOptions struct {
+// Options describe what a piece of work locks, and how. Make a [Rule] of them with [New].
+type Options struct {
 	// Prefix comes before every name, including those of permits: "shop:" makes "shop:bill:1001" of
 	// "bill:1001".
 	Prefix string
 
 	// Exclusive, Shared and Permits name resources by lock keys, which read the arguments of a
 	// call: "bill:{ids[*]}". [ParseKey] has the rules. Permits maps each key to the number of
-	// permits to ask for; their limits are declared with [Client.Declare].
+	// permits to ask for; their limits are declared with [locks.Client.Declare].
 	Exclusive []string
 	Shared    []string
 	Permits   map[string]int
@@ -30,12 +31,12 @@ type RuleOptions struct {
 	Wait   time.Duration
 	OnBusy Busy
 
-	// As the parts with the same names; 0 for none.
+	// As the parts of package locks with the same names; 0 for none.
 	MaxHold    time.Duration
 	MinHold    time.Duration
 	CrashDelay time.Duration
 
-	// Info is visible to callers that list the holds or find them in the way, see [Info].
+	// Info is visible to callers that list the holds or find them in the way, see [locks.Info].
 	Info json.RawMessage
 }
 
@@ -46,8 +47,8 @@ const (
 	// BusyWait, the default, makes the call wait in line: without limit, or at most Wait if that is
 	// set; then it fails.
 	BusyWait Busy = ""
-	// BusyFail makes the call fail with a [*BusyError], after Wait if that is set, otherwise at
-	// once.
+	// BusyFail makes the call fail with a [*locks.BusyError], after Wait if that is set, otherwise
+	// at once.
 	BusyFail Busy = "fail"
 	// BusySkip makes the call return nil without doing the work, after Wait if that is set,
 	// otherwise at once. It suits work that another process is then doing anyway.
@@ -59,21 +60,21 @@ const (
 type Rule[A any] struct {
 	prefix string
 	keys   []ruleKey
-	form   spec // of each request, except its bundle
+	form   []locks.Part // of each request, except its bundle
 	skip   bool
 }
 
 type ruleKey struct {
 	key  *Key
-	mode Mode
+	mode locks.Mode
 	n    int
 }
 
-// NewRule checks a rule, so that mistakes show at start and not at the first call. Keys read
+// New checks a rule, so that mistakes show at start and not at the first call. Keys read
 // arguments in their JSON form, so fields are named by their json tags. A key that names a field
 // which no value of type A can have is an error. Parts of A with an open form (any, maps,
 // json.RawMessage, types with a MarshalJSON method) are not checked.
-func NewRule[A any](o RuleOptions) (*Rule[A], error) {
+func New[A any](o Options) (*Rule[A], error) {
 	r := &Rule[A]{prefix: o.Prefix, skip: o.OnBusy == BusySkip}
 	if err := r.compile(&o); err != nil {
 		return nil, fmt.Errorf("lock rule: %w", err)
@@ -81,14 +82,14 @@ func NewRule[A any](o RuleOptions) (*Rule[A], error) {
 	return r, nil
 }
 
-func (r *Rule[A]) compile(o *RuleOptions) error {
+func (r *Rule[A]) compile(o *Options) error {
 	if r.prefix != "" {
-		if err := CheckName(r.prefix); err != nil {
+		if err := locks.CheckName(r.prefix); err != nil {
 			return fmt.Errorf("prefix: %w", err)
 		}
 	}
-	var fixed []Item // what every call locks
-	add := func(text string, mode Mode, n int) error {
+	var fixed []locks.Part // what every call locks
+	add := func(text string, mode locks.Mode, n int) error {
 		key, err := ParseKey(text)
 		if err != nil {
 			return err
@@ -99,74 +100,81 @@ func (r *Rule[A]) compile(o *RuleOptions) error {
 		if err := key.checkFields(reflect.TypeFor[A]()); err != nil {
 			return err
 		}
+		k := ruleKey{key, mode, n}
 		if key.fixed() {
-			fixed = append(fixed, Item{Name: r.prefix + text, Mode: mode, N: n})
+			fixed = append(fixed, k.part(r.prefix+text))
 		}
-		r.keys = append(r.keys, ruleKey{key, mode, n})
+		r.keys = append(r.keys, k)
 		return nil
 	}
 	for _, text := range o.Exclusive {
-		if err := add(text, ModeExclusive, 0); err != nil {
+		if err := add(text, locks.ModeExclusive, 0); err != nil {
 			return err
 		}
 	}
 	for _, text := range o.Shared {
-		if err := add(text, ModeShared, 0); err != nil {
+		if err := add(text, locks.ModeShared, 0); err != nil {
 			return err
 		}
 	}
 	for _, text := range slices.Sorted(maps.Keys(o.Permits)) {
 		n := o.Permits[text]
-		if n < 1 || n > maxPermits {
-			return fmt.Errorf("%w: %d permits of %.100q; ask for 1 to %d", ErrInvalid, n, text, maxPermits)
+		if n < 1 || n > locks.MaxPermits {
+			return fmt.Errorf("%w: %d permits of %.100q; ask for 1 to %d", locks.ErrInvalid, n, text, locks.MaxPermits)
 		}
-		if err := add(text, ModePermits, n); err != nil {
+		if err := add(text, locks.ModePermits, n); err != nil {
 			return err
 		}
 	}
 	if len(r.keys) == 0 {
-		return fmt.Errorf("%w: it names nothing to lock; set Exclusive, Shared or Permits", ErrInvalid)
+		return fmt.Errorf("%w: it names nothing to lock; set Exclusive, Shared or Permits", locks.ErrInvalid)
 	}
-	if _, err := Bundle(fixed); err != nil {
-		return err
-	}
-	parts := []Part{MaxHold(o.MaxHold), MinHold(o.MinHold), CrashDelay(o.CrashDelay)}
+	r.form = []locks.Part{locks.MaxHold(o.MaxHold), locks.MinHold(o.MinHold), locks.CrashDelay(o.CrashDelay)}
 	switch o.OnBusy {
 	case BusyWait:
 		if o.Wait != 0 {
-			parts = append(parts, Wait(o.Wait))
+			r.form = append(r.form, locks.Wait(o.Wait))
 		}
 	case BusyFail, BusySkip:
-		parts = append(parts, Wait(o.Wait))
+		r.form = append(r.form, locks.Wait(o.Wait))
 	default:
-		return fmt.Errorf("%w: OnBusy is %q; use BusyWait, BusyFail or BusySkip", ErrInvalid, string(o.OnBusy))
+		return fmt.Errorf("%w: OnBusy is %q; use BusyWait, BusyFail or BusySkip", locks.ErrInvalid, string(o.OnBusy))
 	}
 	if o.Info != nil {
-		parts = append(parts, Info(o.Info))
+		r.form = append(r.form, locks.Info(o.Info))
 	}
-	for _, part := range parts {
-		if err := part(&r.form); err != nil {
-			return err
-		}
+	if len(fixed) == 0 {
+		fixed = []locks.Part{locks.Exclusive("any")} // the form needs a bundle to be checked
 	}
-	return nil
+	_, err := locks.BundleOf(slices.Concat(fixed, r.form)...)
+	return err
+}
+
+// part is one resource of a request.
+func (k ruleKey) part(name string) locks.Part {
+	switch k.mode {
+	case locks.ModePermits:
+		return locks.Permits(name, k.n)
+	case locks.ModeShared:
+		return locks.Shared(name)
+	}
+	return locks.Exclusive(name)
 }
 
 // Items returns the bundle that a call with these arguments asks for, sorted by name. It does not
-// call Redis, so tests of a rule can use it. Every error is [ErrInvalid]. It is a [*KeyError] if a
-// key cannot use the arguments. It is another one for a resource that is named in two modes, for no
-// resource at all, as from an empty list, or for more than [MaxBundle].
-func (r *Rule[A]) Items(args A) ([]Item, error) {
-	o, err := r.order(args)
+// call Redis, so tests of a rule can use it. Every error is [locks.ErrInvalid]. It is a [*KeyError]
+// if a key cannot use the arguments. It is another one for a resource that is named in two modes,
+// for no resource at all, as from an empty list, or for more than [locks.MaxBundle].
+func (r *Rule[A]) Items(args A) ([]locks.Item, error) {
+	parts, err := r.parts(args)
 	if err != nil {
 		return nil, err
 	}
-	return o.items, nil
+	return locks.BundleOf(parts...)
 }
 
-// order makes the request of one call.
-func (r *Rule[A]) order(args A) (*spec, error) {
-	o := r.form
+// parts makes the request of one call.
+func (r *Rule[A]) parts(args A) ([]locks.Part, error) {
 	var value any
 	if slices.ContainsFunc(r.keys, func(k ruleKey) bool { return !k.key.fixed() }) {
 		text, err := json.Marshal(args)
@@ -174,25 +182,23 @@ func (r *Rule[A]) order(args A) (*spec, error) {
 			value, err = readArgs(text)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("%w: args of a %T: %w", ErrInvalid, args, err)
+			return nil, fmt.Errorf("%w: args of a %T: %w", locks.ErrInvalid, args, err)
 		}
 	}
+	var parts []locks.Part
 	for _, k := range r.keys {
 		names, err := k.key.expand(r.prefix, value)
 		if err != nil {
 			return nil, err
 		}
 		for _, name := range names {
-			o.items = append(o.items, Item{Name: name, Mode: k.mode, N: k.n})
+			parts = append(parts, k.part(name))
 		}
 	}
-	if len(o.items) == 0 {
-		return nil, fmt.Errorf("%w: these args name nothing to lock; an empty list has that effect", ErrInvalid)
+	if len(parts) == 0 {
+		return nil, fmt.Errorf("%w: these args name nothing to lock; an empty list has that effect", locks.ErrInvalid)
 	}
-	if err := o.seal(); err != nil {
-		return nil, err
-	}
-	return &o, nil
+	return append(parts, r.form...), nil
 }
 
 // literal returns the text of a key without its placeholders.

@@ -1,4 +1,4 @@
-package locks_test
+package rule_test
 
 import (
 	"encoding/json"
@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"lockstep/locks"
+	"lockstep/locks/rule"
 )
 
 func TestKeysFromArgs(t *testing.T) {
@@ -49,7 +50,7 @@ func TestKeysFromArgs(t *testing.T) {
 		{"{orders[0].lines[*].sku}", "a b"},
 		{"{orders[*].lines[0].sku}:{id}", "a:b-1"},
 	} {
-		key, err := locks.ParseKey(test.key)
+		key, err := rule.ParseKey(test.key)
 		if err != nil {
 			t.Errorf("ParseKey(%q): %v", test.key, err)
 			continue
@@ -67,7 +68,7 @@ func TestKeysFromArgs(t *testing.T) {
 func TestKeysFromArgsThatAreAList(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string][]string{"l:{[*]}": {"l:5", "l:6"}, "l:{[1]}": {"l:6"}} {
-		key, err := locks.ParseKey(text)
+		key, err := rule.ParseKey(text)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -102,7 +103,7 @@ func TestKeyThatArgsCannotFillNamesTheField(t *testing.T) {
 		{"b:{id}", `{"id": "a\nb"}`, `lock key "b:{id}": the resource "b:a\nb" has a control character at byte 3; leave it out or encode it`},
 		{"b:{id}", `{"id": "` + strings.Repeat("x", 511) + `"}`, `lock key "b:{id}": the resource "b:` + strings.Repeat("x", 38) + `"... has 513 bytes; use at most 512, or a hash of the name`},
 	} {
-		key, err := locks.ParseKey(test.key)
+		key, err := rule.ParseKey(test.key)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -111,10 +112,10 @@ func TestKeyThatArgsCannotFillNamesTheField(t *testing.T) {
 			t.Errorf("%q with %.60s:\n got %q, %v\nwant %q", test.key, test.args, keys, err, test.want)
 		}
 	}
-	key, _ := locks.ParseKey("bill:{l[*].id}")
+	key, _ := rule.ParseKey("bill:{l[*].id}")
 	_, err := key.Expand(json.RawMessage(`{"l": [{}]}`))
-	var keyError *locks.KeyError
-	if !errors.As(err, &keyError) || *keyError != (locks.KeyError{Key: "bill:{l[*].id}", Field: "l[0].id", Problem: "is missing"}) {
+	var keyError *rule.KeyError
+	if !errors.As(err, &keyError) || *keyError != (rule.KeyError{Key: "bill:{l[*].id}", Field: "l[0].id", Problem: "is missing"}) {
 		t.Errorf("got %#v, want a KeyError with the key and the field", keyError)
 	}
 }
@@ -147,7 +148,7 @@ func TestBadKeysAreRefusedAtParse(t *testing.T) {
 		strings.Repeat("x", 513):         "has 513 bytes",
 		"{a}" + strings.Repeat("x", 513): "has 513 bytes",
 	} {
-		if _, err := locks.ParseKey(key); !errors.Is(err, locks.ErrInvalid) || !strings.Contains(err.Error(), want) {
+		if _, err := rule.ParseKey(key); !errors.Is(err, locks.ErrInvalid) || !strings.Contains(err.Error(), want) {
 			t.Errorf("ParseKey(%q): got %v, want an error with %q", key, err, want)
 		}
 	}
@@ -162,7 +163,7 @@ func FuzzKey(f *testing.F) {
 	f.Add("{{a}}", `{}`)
 	f.Add("x{ä-_9}", `{"ä-_9": 1e400}`)
 	f.Fuzz(func(t *testing.T, template, args string) {
-		key, err := locks.ParseKey(template)
+		key, err := rule.ParseKey(template)
 		if err != nil {
 			return
 		}
