@@ -17,6 +17,7 @@ import (
 	"go.yaml.in/yaml/v4"
 
 	"lockstep/jobs"
+	"lockstep/locks"
 	"lockstep/scheduler/cronspec"
 )
 
@@ -531,20 +532,19 @@ func (l *loader) lintHandler(f *jobFile) {
 
 // lintSettings checks valid settings.
 func (l *loader) lintSettings(c *Config) {
-	lease, cutoff := c.Settings.Locks.Lease, min(3*time.Second, c.Settings.Locks.Lease/5)
-	outage := (2*lease/3 - cutoff).Round(100 * time.Millisecond)
-	const short, failover = 5 * time.Second, 40 * time.Second
+	const short = 5 * time.Second
+	lease := c.Settings.Locks.Lease
 	switch {
 	case lease < short:
 		l.settingWarning(c, "locks.lease", CodeShortLease, fmt.Sprintf("with a lease of %s, work is cut off when Redis is unreachable for about %s",
-			cronspec.FormatInterval(lease), cronspec.FormatInterval(outage)), "the default is 15s")
-	case lease < failover && strings.HasPrefix(c.Settings.Redis.URL, "redis-cluster://"):
+			cronspec.FormatInterval(lease), cronspec.FormatInterval(locks.Outage(lease).Truncate(100*time.Millisecond))), "the default is 15s")
+	case lease < locks.ClusterLease && strings.HasPrefix(c.Settings.Redis.URL, "redis-cluster://"):
 		key := "locks.lease"
 		if _, set := c.Origins[key]; !set {
 			key = "redis.url"
 		}
 		l.settingWarning(c, key, CodeShortLease, fmt.Sprintf("a lease of %s does not outlive the failover of a Redis Cluster, which takes 16s or more",
-			cronspec.FormatInterval(lease)), "set locks.lease to 40s")
+			cronspec.FormatInterval(lease)), "set locks.lease to "+cronspec.FormatInterval(locks.ClusterLease))
 	}
 	if grace := c.Settings.Locks.GraceTime(); grace != 0 && grace < lease {
 		l.settingProblem(c, SeverityError, "locks.grace", CodeRange, fmt.Sprintf("a grace of %s is shorter than the lease, %s: a worker that is cut off from Redis may continue that long",

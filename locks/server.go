@@ -291,11 +291,10 @@ func (s server) judge(lease time.Duration) (findings []Finding) {
 	// Compare the longest outage that cuts off no work with the time that a cluster needs: the node
 	// timeout plus about two seconds for the votes.
 	if takes := s.nodeTimeout() + 2*time.Second; s.clustered() {
-		lasts := 2*lease/3 - cutoffOf(lease) - (lease - trustOf(lease))
-		if lasts < takes {
+		if lasts := Outage(lease); lasts < takes {
 			say(Warning, "failover", "a lease of %s outlives an outage of %s, a failover takes about %s "+
-				"(cluster-node-timeout %s): a failover cuts off all work; with the default timeout, 15s, a lease of 40s survives it",
-				lease, lasts.Round(100*time.Millisecond), takes, s.nodeTimeout())
+				"(cluster-node-timeout %s): a failover cuts off all work; with the default timeout, 15s, a lease of %s survives it",
+				lease, lasts.Round(100*time.Millisecond), takes, s.nodeTimeout(), ClusterLease)
 		} else {
 			say(Fine, "failover", "a lease of %s outlives a failover of about %s", lease, takes)
 		}

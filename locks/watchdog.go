@@ -29,6 +29,16 @@ func trustOf(lease time.Duration) time.Duration { return lease - lease/1000 - lo
 // react.
 func cutoffOf(lease time.Duration) time.Duration { return min(maxCutoff, lease/5) }
 
+// Outage returns how long Redis may be unreachable before a session with this lease cuts off its
+// work. When an outage begins, the last renewal may already be a third of a lease old.
+func Outage(lease time.Duration) time.Duration {
+	return trustOf(lease) - cutoffOf(lease) - lease/renewalsPerLease
+}
+
+// ClusterLease is a lease that outlives a failover of a Redis Cluster with its default timeout,
+// which takes 16 to 17 seconds: see [Outage].
+const ClusterLease = 40 * time.Second
+
 // tryOf returns how long one command of the watchdog may take before it is abandoned and sent
 // again.
 func tryOf(lease time.Duration) time.Duration { return lease / 6 }

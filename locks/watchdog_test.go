@@ -180,29 +180,34 @@ func TestCutsOffBeforeTheLeaseEnds(t *testing.T) {
 
 func TestSurvivesAnOutageOfThePromisedLength(t *testing.T) {
 	t.Parallel()
-	for _, network := range []string{"hangs", "refuses"} {
-		t.Run(network, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				b := newBubble(15 * time.Second)
-				b.during(t, func() {
-					// The longest outage that is promised, begun at the worst moment: right before
-					// a renewal. A hanging command needs its own timeout before it is sent again.
-					length := 6800 * time.Millisecond
-					if network == "hangs" {
-						length -= tryOf(b.lease)
+	for _, lease := range []time.Duration{minLease, 15 * time.Second} {
+		for _, network := range []string{"hangs", "refuses", "refuses for longer"} {
+			t.Run(lease.String()+" "+network, func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					b := newBubble(lease)
+					b.during(t, func() {
+						// The outage begins at the worst moment: right before a renewal. A hanging
+						// command needs its own timeout before it is sent again.
+						length := Outage(lease).Truncate(100 * time.Millisecond)
+						switch network {
+						case "hangs":
+							length -= tryOf(lease)
+						case "refuses for longer":
+							length += 3 * lookEvery
+						}
+						time.Sleep(2*lease/renewalsPerLease - time.Millisecond)
+						b.set(errors.New("refused"), network == "hangs")
+						time.Sleep(length)
+						b.set(nil, false)
+						time.Sleep(time.Minute)
+					})
+					if cut := b.cutAt >= 0; cut != (network == "refuses for longer") {
+						t.Errorf("cut off: %t, at %s: %v", cut, b.cutAt, b.cutCause)
 					}
-					time.Sleep(10*time.Second - time.Millisecond)
-					b.set(errors.New("refused"), network == "hangs")
-					time.Sleep(length)
-					b.set(nil, false)
-					time.Sleep(time.Minute)
 				})
-				if b.cutAt >= 0 {
-					t.Errorf("cut off at %s: %v", b.cutAt, b.cutCause)
-				}
 			})
-		})
+		}
 	}
 }
 
