@@ -30,8 +30,18 @@ import (
 //	busyport NAME                     listen on a port, and put its address into a variable
 func TestScripts(t *testing.T) {
 	t.Parallel()
+	scripts, err := filepath.Glob(filepath.Join("testdata", "script", "*.txtar"))
+	if err != nil || len(scripts) == 0 {
+		t.Fatalf("no scripts: %v", err)
+	}
+	runScripts(t, toolPath, scripts...)
+}
+
+// runScripts runs command lines with a tool.
+func runScripts(t *testing.T, tool string, scripts ...string) {
+	t.Helper()
 	testscript.Run(t, testscript.Params{
-		Dir: filepath.Join("testdata", "script"),
+		Files: scripts,
 		Setup: func(env *testscript.Env) error {
 			server, err := redistest.Start(t.Context(), redistest.Options{})
 			if err != nil {
@@ -44,7 +54,7 @@ func TestScripts(t *testing.T) {
 			})
 			env.Values["server"] = server
 			env.Setenv("REDIS_URL", server.URL())
-			env.Setenv("PATH", filepath.Dir(toolPath)+string(filepath.ListSeparator)+env.Getenv("PATH"))
+			env.Setenv("PATH", filepath.Dir(tool)+string(filepath.ListSeparator)+env.Getenv("PATH"))
 			env.Setenv("GORACE", "atexit_sleep_ms=0")
 			return nil
 		},

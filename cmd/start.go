@@ -363,8 +363,12 @@ func workerOptions(config *configs.Config, settings configs.Settings, rdb redis.
 		Expand: func(job *jobs.Job) (*jobs.Job, []jobs.Secret, error) {
 			return configs.Expand(job, os.LookupEnv)
 		},
-		Executors: map[string]jobs.Executor{"command": commands, "http": calls}, Handlers: handlers,
-		Version: readBuild().short(), Config: digest(config.Jobs),
+		Executors: map[string]jobs.Executor{
+			"command": commands,
+			"http":    calls,
+		},
+		Handlers: handlers,
+		Version:  readBuild().short(), Config: digest(config.Jobs),
 		Abort: abort, Logger: log,
 	}, nil
 }

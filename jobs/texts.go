@@ -15,11 +15,11 @@ type Role int
 
 // The roles of texts.
 const (
-	Word     Role = iota // of a command
-	URL                  // of a request
-	Header               // the value of a header
-	Variable             // the value of an environment variable
-	Arg                  // a text in the args
+	Word   Role = iota // of a command
+	URL                // of a request
+	Header             // the value of a header
+	Named              // the value of an environment variable, or another text with a name
+	Arg                // a text in the args
 )
 
 // Text is one text of a job in which a worker replaces ${...}.
@@ -79,7 +79,7 @@ func (j *Job) MapTexts(inArgs bool, f func(Text) (string, error)) (*Job, error) 
 			kinds[i].texts(&out, &m)
 		}
 	}
-	out.Env = m.texts(Variable, j.Env, "env")
+	out.Env = m.texts(Named, j.Env, "env")
 	out.Args = slices.Clone(j.Args)
 	if inArgs && m.err == nil {
 		out.Args = m.args(out.Args)

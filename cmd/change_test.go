@@ -1,0 +1,99 @@
+package cmd
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/txtar"
+)
+
+// executorChange is a new kind of work, as an archive.
+var executorChange = filepath.Join("testdata", "change", "executor.txtar")
+
+// TestANewKindOfWorkIsOneFolderAndFourFiles builds the tool with a new kind of work, and runs jobs
+// of that kind.
+func TestANewKindOfWorkIsOneFolderAndFourFiles(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("it builds a tool")
+	}
+	changed := applyChange(t, executorChange)
+	overlay := map[string]map[string]string{"Replace": {}}
+	var edited []string
+	for name, text := range changed {
+		overlay["Replace"][repositoryPath(t, name)] = writeFile(t, "changed.go", text)
+		if filepath.Dir(name) != "jobs/file" {
+			edited = append(edited, name)
+		}
+	}
+	if len(edited) > 4 {
+		t.Errorf("a new kind of work edits %d files outside of its folder: %q", len(edited), edited)
+	}
+	text, err := json.Marshal(overlay)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tool := filepath.Join(t.TempDir(), "lockstep")
+	if err := buildTool(tool, "-overlay", writeFile(t, "overlay.json", string(text))); err != nil {
+		t.Fatal(err)
+	}
+	runScripts(t, tool, executorChange)
+}
+
+// applyChange returns the new and the edited files of an archive, by their path in the repository.
+func applyChange(t *testing.T, archive string) map[string]string {
+	t.Helper()
+	parsed, err := txtar.ParseFile(archive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := make(map[string]string)
+	for _, f := range parsed.Files {
+		name, isEdit := strings.CutPrefix(f.Name, "edit/")
+		switch {
+		case isEdit:
+			before, err := os.ReadFile(repositoryPath(t, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if files[name], err = edit(string(before), string(f.Data)); err != nil {
+				t.Fatalf("%s: %s: %v", archive, name, err)
+			}
+		case strings.HasSuffix(name, ".go"):
+			files[name] = string(f.Data)
+		}
+	}
+	return files
+}
+
+// edit inserts the + lines of a change into a text: behind the line that is above them in the
+// change, which the text must have once.
+func edit(text, change string) (string, error) {
+	lines, at := strings.Split(text, "\n"), 0
+	for line := range strings.Lines(change) {
+		line = strings.TrimSuffix(line, "\n")
+		if added, ok := strings.CutPrefix(line, "+"); ok {
+			lines = slices.Insert(lines, at, added)
+			at++
+			continue
+		}
+		if at = slices.Index(lines, line) + 1; at == 0 || slices.Contains(lines[at:], line) {
+			return "", fmt.Errorf("the file must have this line once: %q", line)
+		}
+	}
+	return strings.Join(lines, "\n"), nil
+}
+
+func repositoryPath(t *testing.T, name string) string {
+	t.Helper()
+	path, err := filepath.Abs(filepath.Join("..", filepath.FromSlash(name)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
