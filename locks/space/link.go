@@ -75,6 +75,14 @@ func declarations(library string) []declaration {
 	return all
 }
 
+// Assembled reports whether this process has assembled a script. None is assembled before main: a
+// process that sends none should not spend the time.
+func Assembled() bool {
+	libraries.Lock()
+	defer libraries.Unlock()
+	return len(libraries.declarations) > 0
+}
+
 var libraries = struct {
 	sync.Mutex
 	declarations map[string][]declaration

@@ -14,11 +14,13 @@ import (
 // A FastPath is a script that has one: its two parts, and the digest of the whole.
 type FastPath struct{ Name, Fast, Slow, Hash string }
 
-// FastPaths are all of them.
-var FastPaths = []FastPath{
-	{"claim", linkFast(claimFast), link(claimSource), claimScript().Hash()},
-	{"finish", linkFast(finishFast), link(finishSource), finishScript().Hash()},
-	{"enqueue", linkFast(enqueueFast), link(enqueueSource), enqueueScript().Hash()},
+// FastPaths returns all of them.
+func FastPaths() []FastPath {
+	return []FastPath{
+		{"claim", linkFast(claimFast), link(claimSource), claimScript().Hash()},
+		{"finish", linkFast(finishFast), link(finishSource), finishScript().Hash()},
+		{"enqueue", linkFast(enqueueFast), link(enqueueSource), enqueueScript().Hash()},
+	}
 }
 
 // NameOf is the name under which Redis stores a definition.

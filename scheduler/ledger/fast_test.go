@@ -101,7 +101,7 @@ func playTwins(t *testing.T, server *redistest.Server, seed uint64, old, fault s
 	twin := &twins{plain: server.Client(t), namespace: namespace, copy: redistest.Namespace(t), taken: make(map[string]int),
 		scripts: make(map[string]ledger.FastPath)}
 	planted := false
-	for _, script := range ledger.FastPaths {
+	for _, script := range ledger.FastPaths() {
 		faulty := strings.Replace(script.Fast, old, fault, 1)
 		if old != "" && faulty != script.Fast {
 			script.Fast, planted = faulty, true

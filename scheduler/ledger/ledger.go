@@ -82,23 +82,24 @@ func (l *Ledger) Writable(ctx context.Context) error {
 var libraryFiles embed.FS
 
 // The library is what scripts of the ledger share, by nouns (scripts/lib). A declaration uses only
-// those before it.
+// those before it. libraryFast is the part that fast paths use, too.
 var (
-	// sharedFast is the part that fast paths use, too.
-	sharedFast = readLibrary("values")
-	shared     = readLibrary("keys", "layout", "run", "body", "attempt", "wait", "order", "news", "end", "tick", "job", "carry")
+	libraryFast = readLibrary("values")
+	library     = readLibrary("values", "keys", "layout", "run", "body", "attempt", "wait", "order", "news", "end", "tick", "job", "carry")
 )
 
-func readLibrary(names ...string) string {
-	var text strings.Builder
-	for _, name := range names {
-		source, err := libraryFiles.ReadFile("scripts/lib/" + name + ".lua")
-		if err != nil {
-			panic(err) // the list above names a file that is missing
+func readLibrary(names ...string) func() string {
+	return sync.OnceValue(func() string {
+		var text strings.Builder
+		for _, name := range names {
+			source, err := libraryFiles.ReadFile("scripts/lib/" + name + ".lua")
+			if err != nil {
+				panic(err) // the list above names a file that is missing
+			}
+			text.Write(source)
 		}
-		text.Write(source)
-	}
-	return text.String()
+		return text.String()
+	})
 }
 
 // A lazyScript is assembled when it is first called, and does not change afterward: a process that
@@ -121,9 +122,9 @@ func quick(fast, source string) lazyScript {
 	return scripts[name]
 }
 
-func linkFast(fast string) string { return space.LinkFast(sharedFast, fast) }
+func linkFast(fast string) string { return space.LinkFast(libraryFast(), fast) }
 
-func link(source string) string { return space.Link(sharedFast+shared, source) }
+func link(source string) string { return space.Link(library(), source) }
 
 // ScriptNames returns the names of the scripts that this package sends, by the hashes that SLOWLOG
 // and MONITOR show.

@@ -15,10 +15,28 @@ import (
 	"lockstep/jobs"
 	"lockstep/locks"
 	"lockstep/locks/redistest"
+	"lockstep/locks/space"
 	"lockstep/scheduler/ledger"
 )
 
-func TestMain(m *testing.M) { redistest.Main(m) }
+// early reports whether a script was assembled before main.
+var early bool
+
+func TestMain(m *testing.M) {
+	early = space.Assembled()
+	redistest.Main(m)
+}
+
+// TestNoScriptIsAssembledBeforeMain: many processes send none, such as the guard of each command.
+func TestNoScriptIsAssembledBeforeMain(t *testing.T) {
+	t.Parallel()
+	if early {
+		t.Error("a package variable assembles a script")
+	}
+	if ledger.ScriptNames(); !space.Assembled() {
+		t.Error("assembled scripts are not noticed")
+	}
+}
 
 // fixture is a namespace of its own with a ledger in it.
 type fixture struct {
