@@ -3,8 +3,10 @@ package cmd
 import (
 	"encoding/json"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -96,4 +98,83 @@ func repositoryPath(t *testing.T, name string) string {
 		t.Fatal(err)
 	}
 	return path
+}
+
+// TestReadmeListsAreTrue checks that the README's lists of changes name files and tests that exist,
+// and for a kind of work the files that the example edits.
+func TestReadmeListsAreTrue(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile(filepath.Join("..", "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, lists, found := strings.Cut(string(text), "### How to change things\n")
+	if !found {
+		t.Fatal("the README has no lists")
+	}
+	tests := testNames(t)
+	var files []string // of one list
+	var edited []string
+	for name := range applyChange(t, executorChange) {
+		if filepath.Dir(name) != "jobs/file" {
+			edited = append(edited, name)
+		}
+	}
+	slices.Sort(edited)
+	ended := 0
+	for line := range strings.Lines(lists) {
+		item, ok := strings.CutPrefix(line, "- ")
+		if !ok {
+			continue
+		}
+		quoted := regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(item, -1)
+		names, isTests := strings.CutPrefix(item, "tests: ")
+		for _, m := range quoted {
+			switch {
+			case isTests && !tests[m[1]]:
+				t.Errorf("there is no test %s", m[1])
+			case !isTests && strings.Contains(m[1], "/"):
+				if _, err := os.Stat(repositoryPath(t, m[1])); err != nil {
+					t.Error(err)
+				}
+				files = append(files, m[1])
+			}
+		}
+		if !isTests {
+			continue
+		}
+		if len(files) == 0 || len(quoted) == 0 {
+			t.Errorf("a list has no files or no tests: %q", names)
+		}
+		slices.Sort(files)
+		if ended == 0 && !slices.Equal(files, edited) {
+			t.Errorf("a kind of work needs %q, want those of the example: %q", files, edited)
+		}
+		ended++
+		files = nil
+	}
+	if ended != 4 {
+		t.Errorf("checked %d lists, want 4", ended)
+	}
+}
+
+// testNames returns the names of all tests of the repository.
+func testNames(t *testing.T) map[string]bool {
+	t.Helper()
+	names := make(map[string]bool)
+	function := regexp.MustCompile(`(?m)^func (Test\w+)\(`)
+	err := filepath.WalkDir("..", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		for _, m := range function.FindAllSubmatch(text, -1) {
+			names[string(m[1])] = true
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return names
 }
