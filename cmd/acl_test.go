@@ -59,11 +59,13 @@ func TestRightsHaveEveryCommandOfTheScripts(t *testing.T) {
 	}
 	for _, c := range []struct{ role, scripts string }{
 		{"worker", "../locks/space/scripts/*.lua"},
+		{"worker", "../locks/space/scripts/*/*.lua"},
 		{"worker", "../scheduler/ledger/scripts/*.lua"},
 		{"worker", "../scheduler/ledger/scripts/lib/*.lua"},
 		{"worker", "../scheduler/queue/scripts/*.lua"},
 		{"worker", filepath.Join(strings.TrimSpace(string(asynq)), "internal", "rdb", "rdb.go")},
 		{"operator", "../locks/space/scripts/*.lua"},
+		{"operator", "../locks/space/scripts/*/*.lua"},
 		{"operator", "../scheduler/ledger/scripts/*.lua"},
 		{"operator", "../scheduler/ledger/scripts/lib/*.lua"},
 		{"reader", "../locks/space/scripts/list.lua"},

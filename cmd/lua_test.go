@@ -5,7 +5,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 )
 
@@ -13,15 +12,8 @@ import (
 // that it uses, so a long file gains nothing: a newcomer reads it whole to find one function.
 const mostLuaLines = 150
 
-// longLuaFiles are files of locks that may be longer, with the reason.
-var longLuaFiles = map[string]string{
-	"space.lua":  "it is one closure, which the linker cannot take apart yet",
-	"assert.lua": "it shares the state of that closure",
-}
-
 func TestNoLuaFileIsLong(t *testing.T) {
 	t.Parallel()
-	long := make(map[string]bool)
 	err := filepath.WalkDir("..", func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() || filepath.Ext(path) != ".lua" {
 			return err
@@ -34,20 +26,10 @@ func TestNoLuaFileIsLong(t *testing.T) {
 		if lines <= mostLuaLines {
 			return nil
 		}
-		name := filepath.Base(path)
-		if strings.HasPrefix(path, filepath.Join("..", "locks")) && longLuaFiles[name] != "" {
-			long[name] = true
-			return nil
-		}
 		t.Errorf("%s has %d lines, want %d at most: move some of its functions into a file of lib", path, lines, mostLuaLines)
 		return nil
 	})
 	if err != nil {
 		t.Fatal(err)
-	}
-	for name := range longLuaFiles {
-		if !long[name] {
-			t.Errorf("%s is not long any more: remove it from longLuaFiles", name)
-		}
 	}
 }

@@ -3,10 +3,13 @@
 // with scripts of their own that grant and free in the space, such as the ledger of the scheduler,
 // use this one.
 //
-//   - scripts/keys.lua describes each key and the fields of each record. [Space.Keys] returns the
-//     keys in the order of KEYS.
+//   - scripts/lib/keys.lua describes each key and the fields of each record. [Space.Keys] returns
+//     the keys in the order of KEYS.
 //   - [Script] names the scripts, which make every decision, one at a time, by the server's clock.
 //     Each file describes its arguments and its reply.
+//   - scripts/lib has the functions that scripts share, by nouns. scripts/slow has those of the
+//     slow path, which waits, ends, and passes on: settle grants what was freed to the waits for
+//     it, and reap handles what is due.
 //   - [Link] assembles a script of another package with the functions of the space that it uses;
 //     [LinkFast] does that for a fast path before it.
 //   - [Run] sends a script once. It returns a [Reply], which [Read] reads field by field.

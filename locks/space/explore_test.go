@@ -921,11 +921,11 @@ func TestExplorationFindsFlaws(t *testing.T) {
 	}{
 		{
 			flawHolder, "upgrades", "stuck",
-			"elseif (kind == 's' or kind == 'u') and (mode == 'x' or mode == 'c') then\n          local shared",
-			"elseif kind == 's' and (mode == 'x' or mode == 'c') then\n          local shared",
+			"elseif (kind == 's' or kind == 'u') and (mode == 'x' or mode == 'c') then\n      local shared",
+			"elseif kind == 's' and (mode == 'x' or mode == 'c') then\n      local shared",
 		},
 		{flawLimit, "permits", "stuck", "if less then S.untie(name, '') end", ""},
-		{flawNoBar, "bundles", "is granted past", "counts = reserve < (self and tonumber(self[3]) or now) and", "counts = false and"},
+		{flawNoBar, "bundles", "is granted past", "counts = reserve < (self and tonumber(self[W_SINCE]) or now) and", "counts = false and"},
 		{
 			flawNestedPass, "shares", "is granted past", "if nested then upto = '(' .. name .. '\\1' end",
 			"if nested then from, upto = from .. NESTED, '(' .. name .. '\\1' end",

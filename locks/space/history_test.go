@@ -217,16 +217,16 @@ func widen(t testing.TB, source string) string {
 
 func replaceBounds(t testing.TB, source, bounds string) string {
 	const real = "= 64, 64, 100, 250, 16, 500, 32"
-	if !strings.Contains(readScript("space"), real) {
-		t.Fatalf("space.lua has no bounds %q", real)
+	if !strings.Contains(readScript("slow/work"), real) {
+		t.Fatalf("work.lua has no bounds %q", real)
 	}
 	const wide = "= 4, 16, 32, 500"
-	if !strings.Contains(readScript("space"), wide) {
-		t.Fatalf("space.lua has no bounds %q", wide)
+	if !strings.Contains(readScript("slow/work"), wide) {
+		t.Fatalf("work.lua has no bounds %q", wide)
 	}
 	const few = "last - first > 8 and 8 or 0"
-	if !strings.Contains(readScript("awaited"), few) {
-		t.Fatalf("awaited.lua has no bounds %q", few)
+	if !strings.Contains(readScript("lib/take"), few) {
+		t.Fatalf("take.lua has no bounds %q", few)
 	}
 	// Small bundles take the paths of large ones, too: two names are looked for from queue to
 	// queue, and three in groups.
@@ -742,33 +742,33 @@ func TestCheckerCatchesFaults(t *testing.T) {
 		{5, "one of many that is released belongs to another", "ARGV[n + 1 + i]), there[i]", "ARGV[n + 1 + i]), true"},
 		{0, "release grants to no waiter", "S.settle()\nS.reap()", ""},
 		{0, "a wait that is dropped frees no other", "unbar(names, wait) -- it may", "-- it may"},
-		{0, "a release frees no waiter", "free(names)\n  end\n  local function queues", "end\n  local function queues"},
+		{0, "a release frees no waiter", "free(names)\nend\nlocal function wake", "end\nlocal function wake"},
 		{0, "young waits are never passed", "format('%.0f', now + patience)", "format('%.0f', now)"},
 		{0, "old waits are passed", "local counts = reserve <= now and", "local counts = false and"},
 		{0, "a queue is taken from its end", "heap[math.floor(at / 2)] > ticket", "heap[math.floor(at / 2)] < ticket"},
-		{52, "the dead are granted", "(wait[1] == '@' or ends(wait[1]))", "true"},
+		{52, "the dead are granted", "(wait[W_SESSION] == '@' or ends(wait[W_SESSION]))", "true"},
 		{0, "tokens follow the clock", "if last and last >= us then", "if false then"},
 		{0, "a bundle is granted in part", "if by then return names[i], by end", "if by and i < 2 then return names[i], by end"},
 		{0, "a second copy queues again", "local wait = S.wait(id)\nif wait and", "local wait\nif wait and"},
-		{7, "an old ticket does not beat an offer", "if not wait or ticket >= wait[2] then", "if true then"},
+		{7, "an old ticket does not beat an offer", "if not wait or ticket >= wait[W_TICKET] then", "if true then"},
 		{0, "readers are not counted", "owner and sub(owner, 2) + 1 or 1", "1"},
 		{0, "a reader passes an old writer", "local alone = mode == 'x' or other == 'x'", "local alone = mode == 'x'"},
 		{0, "one permit too many", "if used + wants[i] > most then", "if used + wants[i] > most + 1 then"},
 		{0, "an older version sets the limit", "= tonumber(ARGV[3]) > tonumber(version)", "= true"},
 		{2, "an upgrade forgets the sharers", "for i = 1, #over do call", "for i = 1, 0 do call"},
-		{0, "later nested requests pass an old plain wait", "counts = reserve < (self and tonumber(self[3]) or now) and", "counts = false and"},
-		{0, "nested: later nested requests pass an old nested wait", "if nested then upto = '(' .. name .. '\\1' end\n    local", "if nested then from, upto = from .. NESTED, '(' .. name .. '\\1' end\n    local"},
-		{0, "nested: a wait bars what it depends on through an old nested wait", "if nested then upto = '(' .. name .. '\\1' end\n        local", "if nested then from, upto = from .. NESTED, '(' .. name .. '\\1' end\n        local"},
-		{0, "a nested request that came first is barred", "reserve < (self and tonumber(self[3]) or now)", "reserve <= now"},
+		{0, "later nested requests pass an old plain wait", "counts = reserve < (self and tonumber(self[W_SINCE]) or now) and", "counts = false and"},
+		{0, "nested: later nested requests pass an old nested wait", "if nested then upto = '(' .. name .. '\\1' end\n  local", "if nested then from, upto = from .. NESTED, '(' .. name .. '\\1' end\n  local"},
+		{0, "nested: a wait bars what it depends on through an old nested wait", "if nested then upto = '(' .. name .. '\\1' end\n      local", "if nested then from, upto = from .. NESTED, '(' .. name .. '\\1' end\n      local"},
+		{0, "a nested request that came first is barred", "reserve < (self and tonumber(self[W_SINCE]) or now)", "reserve <= now"},
 		{0, "a plain wait bars what it waits for", "not (spent > SEARCH or leads(S.wait(id), nested, self and self.id))", "true"},
-		{0, "a nested newcomer bars the plain wait that bars it", "counts = tonumber(S.wait(id)[3]) <= tonumber(self[5])", "counts = true"},
+		{0, "a nested newcomer bars the plain wait that bars it", "counts = tonumber(S.wait(id)[W_SINCE]) <= tonumber(self[W_RESERVE])", "counts = true"},
 		{0, "a plain wait that ends leaves nested ones barred", "for i = 1, S.nests and #names or 0 do front", "for i = 1, 0 do front"},
-		{0, "nested: a plain wait bars what it comes to wait for", "if not new or wait[7] ~= '' then S.reach(wait) end", ""},
+		{0, "nested: a plain wait bars what it comes to wait for", "if not new or wait[W_UNDER] ~= '' then S.reach(wait) end", ""},
 		{0, "a wait for more permits than there are stays", "if mode ~= 'p' or tonumber(n) > most then S.dismiss(S.wait(id)) end", ""},
-		{0, "a run that comes back waits for more permits than there are", "and wait[4] == 'k' and S.unfit(items) then", "and false then"},
-		{0, "nested: an upgrade hides the share below it", "elseif (kind == 's' or kind == 'u') and (mode == 'x' or mode == 'c') then\n          local shared", "elseif kind == 's' and (mode == 'x' or mode == 'c') then\n          local shared"},
+		{0, "a run that comes back waits for more permits than there are", "and wait[W_STATE] == 'k' and S.unfit(items) then", "and false then"},
+		{0, "nested: an upgrade hides the share below it", "elseif (kind == 's' or kind == 'u') and (mode == 'x' or mode == 'c') then\n      local shared", "elseif kind == 's' and (mode == 'x' or mode == 'c') then\n      local shared"},
 		{0, "nested: a lowered limit closes a circle", "if less then S.untie(name, '') end", ""},
-		{0, "nested: what rests is in a circle", "and not rests(id) then add", "then add"},
+		{0, "nested: what rests is in a circle", "and not rests(id) then examine", "then examine"},
 		{0, "a process that died was closed in order", "crashed and '1' or '0'", "'0'"},
 		{0, "bounded: queues that no script came to are forgotten", "later(left)", ""},
 		{0, "bounded: waits behind those looked at are forgotten", "for i = 1, #heap do", "for i = 1, 0 do"},
@@ -777,13 +777,13 @@ func TestCheckerCatchesFaults(t *testing.T) {
 		{0, "a circle is not seen", "if nested[step[1]] then", "if false then"},
 		{0, "nested: permits of others are a circle", "if used + n - most > others then", "most = n if true then"},
 		{0, "permits are never a circle", "{shared, most - n}", "{shared, most}"},
-		{11, "a circle beside the request is not seen", "if waits(asks[id]) and", "if false and"},
+		{11, "a circle beside the request is not seen", "if blockedBy(asks[id]) and", "if false and"},
 		{0, "a short job frees its lock at once", "if rest > now and not at_once then", "if false then"},
 		{14, "a crash is an orderly end", "([^\\31]*)'), crashed)", "([^\\31]*)'))"},
 		{0, "what is held too long is kept", "if most > 0 then call('ZADD', EXP, format", "if false then call('ZADD', EXP, format"},
-		{0, "a revoke hits any holder", "if record and record[2] == token then", "if record then"},
-		{0, "a wait that is kept back is offered its bundle", "wait[4] = wait[1] == '@' and kept(wait[6]) and 'k' or 'w'", "wait[4] = 'w'"},
-		{0, "a wait that is kept back blocks others", "call('ZREM', Q, unpack(queued(wait, id)))\n      else", "else"},
+		{0, "a revoke hits any holder", "if record and record[H_TOKEN] == token then", "if record then"},
+		{0, "a wait that is kept back is offered its bundle", "wait[W_STATE] = wait[W_SESSION] == '@' and kept(wait[W_LIMITS]) and 'k' or 'w'", "wait[W_STATE] = 'w'"},
+		{0, "a wait that is kept back blocks others", "call('ZREM', Q, unpack(queued(wait, id)))\n    else", "else"},
 		{0, "a wait that steps back frees no other", "unbar(bundle(wait, W_ITEMS), wait)", "if state == 'w' then unbar(bundle(wait, W_ITEMS), wait) end"},
 		{0, "a wait that is let go is forgotten", "unbar(bundle(wait, W_ITEMS), wait)", "if state == 'k' then unbar(bundle(wait, W_ITEMS), wait) end"},
 		{3, "losing: no grace period is kept", "not S.grace() and S.resumes == 0 then", "true then"},
@@ -793,19 +793,19 @@ func TestCheckerCatchesFaults(t *testing.T) {
 		{0, "losing: the longest lease does not count", "math.max(tonumber(least), longest + margin)", "tonumber(least)"},
 		{0, "losing: the dead are asserted forever", "now + math.max(tonumber(ARGV[2]), left)), 's'", "now + 1e9), 's'"},
 		{0, "losing: a late assertion counts", "if not left or not (lost", "if false and (lost"},
-		{2, "losing: the weaker hold wins", "if tonumber(held(others[j])[2]) >= tonumber(record[2]) then", "if false then"},
-		{2, "losing: the stronger hold falls", "if tonumber(held(others[j])[2]) >= tonumber(record[2]) then", "if true then"},
+		{2, "losing: the weaker hold wins", "if tonumber(held(others[j])[H_TOKEN]) >= tonumber(record[H_TOKEN]) then", "if false then"},
+		{2, "losing: the stronger hold falls", "if tonumber(held(others[j])[H_TOKEN]) >= tonumber(record[H_TOKEN]) then", "if true then"},
 		{3, "losing: one rival is left", "for i = 1, #holds do -- one may", "for i = 1, math.min(1, #holds) do -- one may"},
 		{2, "losing: the rival is not notified", "if ends(whose) then\n        S.inform", "if false then\n        S.inform"},
 		{18, "losing: offers stand", "for i = 1, #offers do S.lapse(offers[i]) end\n  for", "for"},
 		{9, "losing: permits are not bounded", "if grown(version) or over <= 0 then", "if true then"},
 		{2, "losing: undeclared permits are refused", "if grown(version) then call('HSET'", "if false then call('HSET'"},
-		{6, "losing: what it is nested in is its rival", "if not (nested and nested[sharers[i]]) then holds", "if true then holds"},
+		{6, "losing: what it is nested in is its rival", "if not (nested and nested[others[i]]) then holds", "if true then holds"},
 		{2, "losing: tokens begin again", "if ARGV[9] ~= '0' and", "if false and"},
 		{0, "losing: a part is taken for the whole", "ARGV[10] == '1' and epoch or ''", "epoch"},
 		{3, "losing: a page of another place counts", "if ARGV[4] ~= (id or '') or ARGV[5] ~= (epoch or '') then", "if false then"},
 		{2, "losing: a longest time is forgotten", "local most = limit(limits)\n", "local most = 0\n"},
-		{4, "losing: what rests is not taken back", "local rests = known and known[1] == '@'", "local rests = false"},
+		{4, "losing: what rests is not taken back", "local rests = known and known[H_SESSION] == '@'", "local rests = false"},
 	} {
 		t.Run(fault.name, func(t *testing.T) {
 			t.Parallel()

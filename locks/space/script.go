@@ -6,17 +6,17 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/redis/go-redis/v9"
 )
 
-// Each script has its own file, which describes its arguments and replies. Before it come keys.lua,
-// its fast path if it has one (<name>.fast.lua), space.lua, and server.lua if the script checks
-// which server it runs on. A fast path for many requests at once is a separate script
-// (<name>.all.lua). awaited.lua belongs to the fast paths.
+// Each script has its own file, which describes its arguments and replies. Before it come
+// lib/keys.lua, its fast path if it has one (<name>.fast.lua), and what it uses of lib and slow,
+// see [Link]. A fast path for many requests at once is a separate script (<name>.all.lua).
 //
-//go:embed scripts/*.lua
+//go:embed scripts
 var scriptFiles embed.FS
 
 // A Script is one of the scripts of the space, by the name of its file.
@@ -83,16 +83,14 @@ func (s Script) Hash() string { return s.Redis().Hash() }
 
 // Source assembles the script as a build does that writes the given format.
 func (s Script) Source(format int) string {
-	name, fast, server, guard := string(s), "", "", guardFor(format)
+	name, fast, guard := string(s), "", guardFor(format)
 	switch s {
 	case Acquire, Release:
 		fast = readScript(name + ".fast")
 	case AcquireAll, ReleaseAll:
 		guard = "" // a fast path
-	case Open, Renew, Greet, Assert:
-		server = readScript("server")
 	}
-	return readScript("keys") + LinkFast("", fast) + guard + link(readScript("awaited")+readScript("space"), server+readScript(name))
+	return readScript("lib/keys") + LinkFast("", fast) + guard + linkScript("", readScript(name))
 }
 
 func readScript(name string) string {
@@ -101,6 +99,15 @@ func readScript(name string) string {
 		panic(err) // it is embedded
 	}
 	return string(source)
+}
+
+// readLibrary reads files of the library, one after the other.
+func readLibrary(folder string, names ...string) string {
+	var b strings.Builder
+	for _, name := range names {
+		b.WriteString(readScript(folder + name))
+	}
+	return b.String()
 }
 
 // guardFor returns the guard of a build that writes the given format. A fast path runs before it or

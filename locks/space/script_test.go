@@ -2,6 +2,7 @@ package space
 
 import (
 	"fmt"
+	"io/fs"
 	"regexp"
 	"slices"
 	"strconv"
@@ -285,13 +286,12 @@ func TestScriptsUseRedis62(t *testing.T) {
 	known := strings.Fields(`
 		EXISTS GET HDEL HEXISTS HGET HINCRBY HMGET HSET HSETNX INFO PUBLISH SET TIME TYPE ZADD ZCARD ZCOUNT ZLEXCOUNT ZMSCORE
 		ZRANGE ZRANGEBYLEX ZRANGEBYSCORE ZREM ZREVRANGEBYLEX ZSCORE`)
-	files, err := scriptFiles.ReadDir("scripts")
-	if err != nil {
-		t.Fatal(err)
-	}
 	used := make(map[string]bool)
-	for _, file := range files {
-		source := readScript(strings.TrimSuffix(file.Name(), ".lua"))
+	err := fs.WalkDir(scriptFiles, "scripts", func(path string, file fs.DirEntry, err error) error {
+		if err != nil || file.IsDir() {
+			return err
+		}
+		source := readScript(strings.TrimSuffix(strings.TrimPrefix(path, "scripts/"), ".lua"))
 		if strings.HasPrefix(source, "#!") {
 			t.Errorf("%s: #!lua is Redis 7.0", file.Name())
 		}
@@ -307,6 +307,10 @@ func TestScriptsUseRedis62(t *testing.T) {
 		if strings.Contains(source, "pcall") || strings.Contains(source, "redis.log") || strings.Contains(source, "cjson") {
 			t.Errorf("%s uses more of Redis' Lua than both servers have alike", file.Name())
 		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 	for _, command := range known {
 		if !used[command] {

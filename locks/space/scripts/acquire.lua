@@ -29,7 +29,7 @@ S.reap()
 local hold = held(id)
 if hold then
   S.tell()
-  return {'granted', hold[2], hold[3]}
+  return {'granted', hold[H_TOKEN], hold[H_SINCE]}
 end
 for ancestor in string.gmatch(under, '[^ ]+') do
   if not stands(ancestor) then
@@ -49,7 +49,7 @@ end
 if wait then
   -- Only settle() grants to a wait. If its walk has not reached this one yet, nothing is in the
   -- way.
-  local resource, owner = S.blocked(items, wait[2], wait, nested)
+  local resource, owner = S.blocked(items, wait[W_TICKET], wait, nested)
   S.tell()
   if not resource then return {'waiting', soonest()} end
   return {'waiting', soonest(), S.describe(resource, owner)}
@@ -77,7 +77,7 @@ if longest ~= '-1' then
     for i = 1, #path, 2 do
       local k = #reply
       local blocker = held(path[i + 1])
-      reply[k + 1], reply[k + 2], reply[k + 3] = path[i], path[i + 1], blocker[6]
+      reply[k + 1], reply[k + 2], reply[k + 3] = path[i], path[i + 1], blocker[H_INFO]
     end
     if S.cut then reply[#reply + 1] = 'cut' end
     S.tell()

@@ -7,7 +7,7 @@
 -- Sending it twice returns the same reply.
 local id = ARGV[1]
 local hold, member = held(id)
-if not hold or hold[1] == '@' then return {'gone'} end
+if not hold or hold[H_SESSION] == '@' then return {'gone'} end
 local place = {}
 for i = H_ITEMS, #hold do place[named(hold[i])] = i end
 for i = 2, #ARGV do
@@ -16,8 +16,8 @@ for i = 2, #ARGV do
   if mode ~= 'x' and mode ~= 's' then return {'mode', ARGV[i]} end
 end
 call('ZREM', HOLD, member)
-local session, changed, members = hold[1], {}, {}
-hold[1] = session .. '\0' .. id
+local session, changed, members = hold[H_SESSION], {}, {}
+hold[H_SESSION] = session .. '\0' .. id
 for i = 2, #ARGV do
   local name = ARGV[i]
   if sub(hold[place[name]], 1, 1) == 'x' then

@@ -17,7 +17,7 @@ end
 if #members == tonumber(ARGV[3]) then out[3] = ids[#ids] end
 for i = 1, #ids do
   local hold, member = held(ids[i])
-  local left = hold[1] == '@' and tonumber(call('ZSCORE', EXP, 'd' .. ids[i])) or ends(hold[1]) or now
+  local left = hold[H_SESSION] == '@' and tonumber(call('ZSCORE', EXP, 'd' .. ids[i])) or ends(hold[H_SESSION]) or now
   out[#out + 1] = member
   out[#out + 1] = format('%.0f', math.max(0, left - now))
   bytes = bytes + #member

@@ -26,11 +26,11 @@ end
 local id, hold, member, other
 for i = 1, #ids do
   local record, at = held(ids[i])
-  if record and record[2] == token then
+  if record and record[H_TOKEN] == token then
     id, hold, member = ids[i], record, at
     break
   end
-  other = other or record and record[2]
+  other = other or record and record[H_TOKEN]
 end
 if not hold and #members == LOOK then return {'more', ids[#ids], other or ''} end
 if not hold then return other and {'stale', other} or {'free'} end
@@ -41,11 +41,11 @@ local S = space()
 -- hold is kept for it to receive the revocation. Nothing passes on before that anyway.
 local epoch, said = unpack(call('HMGET', META, 'epoch', 'at:' .. session))
 local unsaid = strange() or S.grace() and said and sub(said, 1, #epoch + 1) ~= epoch .. ' '
-if how == 'f' and (hold[1] == '@' or not unsaid) then
+if how == 'f' and (hold[H_SESSION] == '@' or not unsaid) then
   S.free(id, false, true)
-elseif hold[1] ~= '@' and (how == 'f' or hold[5] == '' or sub(hold[5], 1, 1) == 'a') then
+elseif hold[H_SESSION] ~= '@' and (how == 'f' or hold[H_ASKED] == '' or sub(hold[H_ASKED], 1, 1) == 'a') then
   call('ZREM', HOLD, member)
-  hold[1], hold[5] = hold[1] .. '\0' .. id, how .. why
+  hold[H_SESSION], hold[H_ASKED] = hold[H_SESSION] .. '\0' .. id, how .. why
   call('ZADD', HOLD, '0', concat(hold, US))
 end
 if ends(session) then S.inform(session, 'r', id, how, why) end

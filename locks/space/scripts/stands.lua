@@ -6,7 +6,7 @@
 --   gone
 --   unsure: the hold is not valid, but sessions are still re-asserting lost state
 local hold = held(ARGV[1])
-local ending = hold and hold[1] ~= '@' and ends(hold[1])
+local ending = hold and hold[H_SESSION] ~= '@' and ends(hold[H_SESSION])
 if not ending then
   local id, grace = unpack(call('HMGET', META, 'id', 'grace'))
   if not id or tonumber(grace or 0) > now then return {'unsure'} end
@@ -14,4 +14,4 @@ if not ending then
 end
 local items = {}
 for i = H_ITEMS, #hold do items[#items + 1] = hold[i] end
-return {'stands', ms, hold[2], hold[3], format('%.0f', ending - now), concat(items, US)}
+return {'stands', ms, hold[H_TOKEN], hold[H_SINCE], format('%.0f', ending - now), concat(items, US)}

@@ -1,3 +1,5 @@
+-- Take: how every fast path finds what is free and occupies it.
+
 -- awaited returns the names from list[first] to list[last] that have waits in their queues, as a
 -- set that may contain other names, too. It returns nil if the space has no wait in a queue. The
 -- fast paths call it. It reads one queue per name. For many names it first goes from queue to

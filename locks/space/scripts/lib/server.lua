@@ -1,4 +1,39 @@
--- Functions for a server that the space does not know, for the scripts that check the server first.
+-- The server: which one it is, and the grace period after another one.
+
+-- identity returns the server's run ID. Where that is hidden, it returns the replication ID, which
+-- also changes with a restart and a promotion; nil if both are hidden. Further results are the
+-- server's uptime in seconds, and an error of INFO.
+local function identity()
+  local info = redis.pcall('INFO', 'server')
+  if type(info) ~= 'string' then return nil, nil, info and info.err end
+  local run, up = string.match(info, 'run_id:(%x+)'), tonumber(string.match(info, 'uptime_in_seconds:(%d+)'))
+  if run then return run, up end
+  info = redis.pcall('INFO', 'replication')
+  if type(info) ~= 'string' then return nil, up, info and info.err end
+  return string.match(info, 'master_replid:(%x+)'), up
+end
+
+-- pause begins a grace period, or extends the current one. It lasts `least` ms, and at least the
+-- longest lease of a known session plus `margin`. A session that asserts nothing until it is over
+-- has lost its holds.
+local function pause(least, margin)
+  local last = call('ZREVRANGEBYLEX', IDX, '(~m', '[~l', 'LIMIT', '0', '1')[1]
+  local longest = last and tonumber(sub(last, 3, 11)) or 0
+  local upto = now + math.max(tonumber(least), longest + margin)
+  upto = format('%.0f', math.max(upto, tonumber(call('HGET', META, 'grace') or 0)))
+  call('HSET', META, 'grace', upto, 'lost', '1')
+  call('ZADD', EXP, '0', 'e')
+  return upto
+end
+
+-- strange reports whether this server is not the one that the space knows, so that it may lack the
+-- last writes.
+local function strange()
+  local server = call('HGET', META, 'server')
+  if not server or server == '' then return false end
+  local run = identity()
+  return run ~= nil and run ~= server
+end
 
 -- notice compares the server with the one that the space knows. If it is another one, some of the
 -- last writes may be missing: a grace period begins, and a new epoch, in which every session must

@@ -1,0 +1,33 @@
+-- Granting a free bundle to a request or a wait.
+
+-- seize takes a free bundle for a request that may be nested in others: their shares stay below
+-- it.
+function S.seize(id, session, info, items, limits, under)
+  local nested, over = within(under), {}
+  for i = 1, nested and #items or 0 do
+    local name = named(items[i])
+    if sub(items[i], 1, 1) == 'x' and call('HEXISTS', OWN, name) == 1 then over[#over + 1] = name end
+  end
+  local token = take(id, session, info, items, limits)
+  for i = 1, #over do call('HSET', OWN, over[i], 'u' .. id) end
+  return token
+end
+
+-- give passes a free bundle to a wait: a session's wait gets its hold and a message, the space's
+-- wait gets an offer.
+local function give(id, wait)
+  local _, items = bundle(wait, W_ITEMS)
+  call('ZREM', Q, unpack(queued(wait, id)))
+  if wait[W_SESSION] ~= '@' then
+    forget(id, wait)
+    local token = S.seize(id, wait[W_SESSION], wait[W_INFO], items, wait[W_LIMITS], wait[W_UNDER])
+    S.inform(wait[W_SESSION], 'g', id, token, ms)
+    return
+  end
+  wait[W_STATE] = 'o'
+  store(id, wait)
+  occupy(items, 'o' .. id)
+  call('ZADD', EXP, now + OFFER, 'o' .. id)
+  call('ZADD', IDX, '0', '@\0o\0' .. id)
+  S.offers[#S.offers + 1] = id
+end
