@@ -24,7 +24,7 @@ import (
 // operator returns the [admin.Operator] of an installation. A delivery that cannot be pushed is
 // reported on stderr and is not an error.
 func (t *tool) operator(conn *connection) *admin.Operator {
-	return admin.NewOperator(conn.ledger, conn.queue, nil, func(err error) { fmt.Fprintln(t.stderr, "lockstep:", err) })
+	return admin.NewOperator(conn.ledger, conn.queue, conn.pusher.Push, nil, func(err error) { fmt.Fprintln(t.stderr, "lockstep:", err) })
 }
 
 // whoAmI names the actor for the audit: user and host.

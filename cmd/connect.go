@@ -13,7 +13,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"lockstep/configs"
+	"lockstep/jobs"
 	"lockstep/locks"
+	"lockstep/scheduler"
 	"lockstep/scheduler/admin"
 	"lockstep/scheduler/ledger"
 	"lockstep/scheduler/queue"
@@ -53,6 +55,7 @@ type connection struct {
 	rdb      redis.UniversalClient
 	ledger   *ledger.Ledger
 	queue    *queue.Client
+	pusher   *scheduler.Pusher
 	reader   *admin.Reader
 }
 
@@ -94,14 +97,19 @@ func (t *tool) reach(cmd *cobra.Command) (*connection, error) {
 	if err != nil {
 		return nil, err
 	}
-	conn, err := newConnection(rdb, settings)
+	keys, err := settings.Redis.SignKeys()
+	// a user without the right to read the key passes on definitions that workers signed
+	if err != nil && !errors.Is(err, fs.ErrPermission) {
+		return nil, errors.Join(exit(exitConfig, err), rdb.Close())
+	}
+	conn, err := newConnection(rdb, settings, keys)
 	if err != nil {
 		return nil, errors.Join(err, rdb.Close())
 	}
 	return conn, nil
 }
 
-func newConnection(rdb redis.UniversalClient, settings configs.Settings) (*connection, error) {
+func newConnection(rdb redis.UniversalClient, settings configs.Settings, keys *jobs.Keys) (*connection, error) {
 	space, err := locks.NewSpace(rdb, settings.Redis.Namespace)
 	if err != nil {
 		return nil, err
@@ -110,18 +118,10 @@ func newConnection(rdb redis.UniversalClient, settings configs.Settings) (*conne
 	if err != nil {
 		return nil, err
 	}
-	keys, err := settings.Redis.SignKeys()
-	switch {
-	// a user without the right to read the key passes on definitions that workers signed
-	case errors.Is(err, fs.ErrPermission):
-		keys = nil
-	case err != nil:
-		return nil, exit(exitConfig, err)
-	}
 	l := ledger.New(rdb, space)
 	l.Sign(keys, nil)
 	l.LimitArgs(settings.Limits.ArgsBytes())
-	return &connection{settings: settings, rdb: rdb, ledger: l, queue: deliveries, reader: admin.NewReader(l)}, nil
+	return &connection{settings: settings, rdb: rdb, ledger: l, queue: deliveries, pusher: scheduler.NewPusher(deliveries, l), reader: admin.NewReader(l)}, nil
 }
 
 // open makes a client and pings Redis.

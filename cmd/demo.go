@@ -119,7 +119,7 @@ func (d *demo) run(ctx context.Context, listen string, explicit bool) (err error
 		return err
 	}
 	defer func() { err = errors.Join(err, rdb.Close()) }()
-	if d.conn, err = newConnection(rdb, settings); err != nil {
+	if d.conn, err = newConnection(rdb, settings, nil); err != nil {
 		return err
 	}
 	d.acts = d.operator(d.conn)

@@ -245,7 +245,7 @@ func (f *fleet) connection() *connection {
 	f.t.Helper()
 	rdb := redis.NewClient(f.server.RedisOptions())
 	f.t.Cleanup(func() { _ = rdb.Close() })
-	conn, err := newConnection(rdb, configs.Settings{Redis: configs.Redis{Namespace: "lockstep"}})
+	conn, err := newConnection(rdb, configs.Settings{Redis: configs.Redis{Namespace: "lockstep"}}, nil)
 	if err != nil {
 		f.t.Fatal(err)
 	}

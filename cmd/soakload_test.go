@@ -51,7 +51,7 @@ type requester struct {
 
 func (s *soak) requester() requester {
 	conn := s.connection()
-	return requester{conn, admin.NewOperator(conn.ledger, conn.queue, nil, nil)}
+	return requester{conn, admin.NewOperator(conn.ledger, conn.queue, conn.pusher.Push, nil, nil)}
 }
 
 // ask asks for a run until it is answered or ctx ends. No worker may be up, or Redis may be away.

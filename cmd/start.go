@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/lmittmann/tint"
-	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
@@ -153,17 +152,25 @@ func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry,
 		return err
 	}
 	defer listener.Close() // closes again, unless it was never served
-	options, err := workerOptions(config, settings, rdb, handlers, abort, log)
+	keys, err := settings.Redis.SignKeys()
+	if err != nil {
+		return exit(exitConfig, err)
+	}
+	conn, err := newConnection(rdb, settings, keys)
+	if err != nil {
+		return err
+	}
+	options, err := workerOptions(config, conn, handlers, abort, log)
 	if err != nil {
 		return err
 	}
 	metrics := web.NewMetrics(options.Version, options.Concurrency)
 	options.OnAttempt, options.OnRefused = metrics.Attempt, metrics.Refused
 	if config.Settings.Redis.URL != embedded {
-		sayWhatIsSigned(ctx, settings.Redis, options.Keys, log)
+		sayWhatIsSigned(ctx, settings.Redis, keys, log)
 	}
 	options.OnRejected, options.OnStuck = metrics.Rejected, metrics.Stuck
-	options.OnRepeated, options.OnLeft = metrics.Repeated, metrics.Left
+	options.OnRepeated, conn.pusher.OnLeft = metrics.Repeated, metrics.Left
 	options.Admin, options.Pass = listener.Addr().String(), rand.Text()
 	if config.Settings.Redis.URL != embedded {
 		options.OnSession = parent.session
@@ -176,11 +183,7 @@ func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry,
 		warnOfHandlers(ctx, config.Jobs, handlers, log)
 		return w.SetJobs(ctx, config.Jobs, limits(config.Permits), mark)
 	})
-	conn, err := newConnection(rdb, settings)
-	if err != nil {
-		return err
-	}
-	operator := admin.NewOperator(conn.ledger, conn.queue, w.Deliver, func(err error) {
+	operator := admin.NewOperator(conn.ledger, conn.queue, conn.pusher.Push, w.Deliver, func(err error) {
 		log.WarnContext(ctx, "could not push a delivery, the sweep will repeat it", "error", err)
 	})
 	server, err := web.New(web.Options{
@@ -331,8 +334,9 @@ func interruptedIsFine(ctx context.Context, err error) error {
 	return err
 }
 
-func workerOptions(config *configs.Config, settings configs.Settings, rdb redis.UniversalClient, handlers *jobs.Registry,
+func workerOptions(config *configs.Config, conn *connection, handlers *jobs.Registry,
 	abort <-chan struct{}, log *slog.Logger) (worker.Options, error) {
+	settings := conn.settings
 	guard, err := guardArgv()
 	if err != nil {
 		return worker.Options{}, err
@@ -347,15 +351,9 @@ func workerOptions(config *configs.Config, settings configs.Settings, rdb redis.
 	if err != nil {
 		return worker.Options{}, err
 	}
-	keys, err := settings.Redis.SignKeys()
-	if err != nil {
-		return worker.Options{}, exit(exitConfig, err)
-	}
 	return worker.Options{
-		Keys:  keys,
-		Redis: rdb, Namespace: settings.Redis.Namespace, Name: settings.Worker.Name,
+		Redis: conn.rdb, Ledger: conn.ledger, Queue: conn.queue, Pusher: conn.pusher, Namespace: settings.Redis.Namespace, Name: settings.Worker.Name,
 		Lease: settings.Locks.Lease, ReserveAfter: reserveAfter(settings.Locks.ReserveAfter), Grace: settings.Locks.GraceTime(),
-		MaxArgs:     settings.Limits.ArgsBytes(),
 		MaxHistory:  settings.Limits.HistoryBytes(),
 		Concurrency: settings.Worker.Concurrency, DrainTimeout: settings.Worker.DrainTimeout, Queues: settings.Worker.Queues,
 		Jobs:    config.Jobs,

@@ -14,7 +14,9 @@ import (
 	"lockstep/jobs"
 	"lockstep/locks"
 	"lockstep/locks/redistest"
+	"lockstep/scheduler"
 	"lockstep/scheduler/ledger"
+	"lockstep/scheduler/queue"
 	"lockstep/scheduler/worker"
 )
 
@@ -38,8 +40,17 @@ func (s *server) far(ctx context.Context, delay time.Duration) (*redis.Client, f
 func begin(ctx context.Context, rdb *redis.Client, list []*jobs.Job, done func()) (w *worker.Worker, stop func() error, err error) {
 	handlers := jobs.NewRegistry()
 	jobs.Handle(handlers, "work", func(context.Context, *jobs.Run[record]) error { done(); return nil })
+	space, err := locks.NewSpace(rdb, "bench")
+	if err != nil {
+		return nil, nil, err
+	}
+	deliveries, err := queue.New(rdb, "bench")
+	if err != nil {
+		return nil, nil, err
+	}
+	records := ledger.New(rdb, space)
 	w, err = worker.New(worker.Options{
-		Redis: rdb, Namespace: "bench", Name: "bench", Concurrency: concurrency, Queues: map[string]int{"default": 1}, Jobs: list,
+		Redis: rdb, Ledger: records, Queue: deliveries, Pusher: scheduler.NewPusher(deliveries, records), Namespace: "bench", Name: "bench", Concurrency: concurrency, Queues: map[string]int{"default": 1}, Jobs: list,
 		Expand: func(job *jobs.Job) (*jobs.Job, []jobs.Secret, error) { return job, nil, nil }, Handlers: handlers,
 		Logger: slog.New(slog.DiscardHandler),
 	})

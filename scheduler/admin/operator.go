@@ -31,25 +31,26 @@ const (
 type Operator struct {
 	ledger *ledger.Ledger
 	queue  *queue.Client
-	pusher *scheduler.Pusher
+	push   func(context.Context, ...ledger.Due) error
 	take   func(context.Context, []ledger.Due) bool
 	told   func(error)
 
 	requests *repeats.Counter[ledger.Act] // for runs; thousands a second may arrive
 }
 
-// NewOperator returns an operator. If take is not nil, the operator offers it the runs that become
-// due, to have them run in the background; when take returns false, the operator pushes them to
-// their queue before the act returns. If undelivered is not nil, the operator calls it when it has
+// NewOperator returns an operator. It pushes the runs that become due to their queue by push, a
+// [scheduler.Pusher.Push], before the act returns. If take is not nil, the operator first offers it
+// these runs, to have them run in the background, and pushes them when take returns false. If
+// undelivered is not nil, the operator calls it when it has
 // recorded a run but could not push its delivery: a worker will do that within seconds.
-func NewOperator(l *ledger.Ledger, q *queue.Client, take func(context.Context, []ledger.Due) bool, undelivered func(error)) *Operator {
+func NewOperator(l *ledger.Ledger, q *queue.Client, push func(context.Context, ...ledger.Due) error, take func(context.Context, []ledger.Due) bool, undelivered func(error)) *Operator {
 	if take == nil {
 		take = func(context.Context, []ledger.Due) bool { return false }
 	}
 	if undelivered == nil {
 		undelivered = func(error) {}
 	}
-	return &Operator{l, q, scheduler.NewPusher(q, l), take, undelivered, repeats.NewCounter[ledger.Act](requestSpan, requestKinds)}
+	return &Operator{l, q, push, take, undelivered, repeats.NewCounter[ledger.Act](requestSpan, requestKinds)}
 }
 
 // Actor is the requester of an act, and the reason.
@@ -67,7 +68,7 @@ func (o *Operator) deliver(ctx context.Context, due []ledger.Due) {
 	if len(due) == 0 || o.take(ctx, due) {
 		return
 	}
-	if err := o.pusher.Push(ctx, due...); err != nil {
+	if err := o.push(ctx, due...); err != nil {
 		o.told(fmt.Errorf("the run is recorded, a worker will push it to its queue within seconds: %w", err))
 	}
 }

@@ -42,7 +42,7 @@ func benchOperator(b *testing.B, rdb *redis.Client) (*Operator, *jobs.Job) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	return NewOperator(ledger.New(rdb, space), nil, func(context.Context, []ledger.Due) bool { return true }, nil), &jobs.Job{
+	return NewOperator(ledger.New(rdb, space), nil, nil, func(context.Context, []ledger.Due) bool { return true }, nil), &jobs.Job{
 		Name: "nightly", Command: []string{"true"}, Queue: "default", History: jobs.History{Runs: 100, For: time.Hour},
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/jobs"
+	"lockstep/locks"
 	"lockstep/locks/space"
 )
 
@@ -131,6 +132,18 @@ const claimMarked ClaimOutcome = "marked"
 // must not change. Call it before the ledger is used.
 func (l *Ledger) Limit(can func(Need) bool) {
 	l.able = &abilities{can: can, known: make(map[string][]mark)}
+}
+
+// Through returns this ledger for a worker: it sends through the connections of the worker's
+// session, keeps what it sees ([Ledger.Remember]), trusts the definitions that the worker carries
+// itself ([Ledger.Sign]), and declines runs that the worker cannot do ([Ledger.Limit]).
+func (l *Ledger) Through(client *locks.Client, own func(job string) *jobs.Job, can func(Need) bool) *Ledger {
+	through := New(client.Redis(), client.Space())
+	through.LimitArgs(l.maxArgs)
+	through.Sign(l.signing, own)
+	through.Remember()
+	through.Limit(can)
+	return through
 }
 
 // marks returns the marks of a job for a claim.

@@ -17,6 +17,9 @@ func (l *Ledger) Sign(keys *jobs.Keys, own func(job string) *jobs.Job) {
 	l.signing, l.own = keys, own
 }
 
+// SignKeys returns the keys that were given to [Ledger.Sign], or nil.
+func (l *Ledger) SignKeys() *jobs.Keys { return l.signing }
+
 // Trust returns nil when a definition from Redis may be executed: it is signed, or this process
 // carries it itself, or this process has no key. Else the error is a [*jobs.SignatureError].
 func (l *Ledger) Trust(job *jobs.Job) error {

@@ -32,13 +32,10 @@ func TestAQueueGivenToAnotherNamespaceRaisesAnAlarmAndStopsNoWorker(t *testing.T
 	if r.Unready() != nil {
 		t.Error("the worker is not ready any more")
 	}
-	late, err := worker.New(worker.Options{
+	late := f.worker(worker.Options{
 		Redis: f.rdb, Namespace: f.namespace, Queues: map[string]int{f.queue: 1}, Expand: expandNothing,
 		Logger: slog.New(slog.DiscardHandler),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	if err := late.Run(t.Context()); !errors.Is(err, queue.ErrOwned) {
 		t.Errorf("a worker that starts then ended with %v, want ErrOwned", err)
 	}

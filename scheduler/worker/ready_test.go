@@ -203,11 +203,7 @@ func TestWorkerThatIsStoppedWhileItStartsEndsInOrder(t *testing.T) {
 		cancel()
 		return send()
 	})(&o)
-	w, err := worker.New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = w.Run(ctx)
+	err := f.worker(o).Run(ctx)
 	if !told {
 		t.Fatal("the worker was never told to end")
 	}

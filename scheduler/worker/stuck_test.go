@@ -116,13 +116,10 @@ func TestADrainDoesNotWaitForAHandlerThatIgnoresItsContext(t *testing.T) {
 		<-ctx.Done()
 		return ctx.Err()
 	})
-	w, err := worker.New(worker.Options{
+	w := f.worker(worker.Options{
 		Redis: f.rdb, Namespace: f.namespace, Name: "w", Lease: 4 * time.Second, Concurrency: 4, DrainTimeout: 10 * time.Millisecond,
 		Queues: map[string]int{f.queue: 1}, Jobs: f.jobs, Expand: expandNothing, Handlers: f.handlers,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- w.Run(ctx) }()

@@ -32,9 +32,17 @@ const (
 	shownHandlers = 64 // handlers that a card names
 )
 
-// Options configure a [Worker]. Redis, Jobs, Expand and at least one executor are required.
+// Options configure a [Worker]. Redis, Ledger, Queue, Pusher, Jobs, Expand and at least one
+// executor are required.
 type Options struct {
-	Redis redis.UniversalClient // for the ledger and the queue; the lock client copies its options
+	Redis redis.UniversalClient // the lock client copies its options
+	// Ledger has the limits and the keys of this process: with keys, a run is refused if its
+	// definition is not signed and this worker does not carry the definition itself. The worker
+	// derives its own by [ledger.Ledger.Through].
+	Ledger *ledger.Ledger
+	Queue  *queue.Client
+	Pusher *scheduler.Pusher // [Worker.Run] calls its Run
+
 	// Namespace of the lock space, the ledger and the queues; default "lockstep".
 	Namespace string
 	Name      string        // first part of the worker's id; default: the host's name
@@ -53,20 +61,12 @@ type Options struct {
 
 	Jobs []*jobs.Job
 
-	// MaxArgs is how many bytes the args of an adopted run may have; default [jobs.DefaultMaxArgs].
-	MaxArgs int
-
 	// MaxHistory and HistoryEvery are those of [scheduler.Options].
 	MaxHistory   int64
 	HistoryEvery time.Duration
 
 	// Permits are declared before any claim: the limits of the permits that Jobs may take.
 	Permits map[string]locks.PermitLimit
-
-	// Keys sign the definitions that this worker writes, and verify those that it runs: a run is
-	// refused if its definition is not signed and this worker does not carry the definition itself.
-	// Nil: the worker runs whatever is in Redis.
-	Keys *jobs.Keys
 
 	// OnRefused receives the kind of each refusal (see [jobs.SignatureError.Kind]). Called from
 	// many goroutines; it may be nil.
@@ -110,10 +110,8 @@ type Options struct {
 	OnRejected func(call string)
 
 	// OnRepeated receives how many deliveries this worker pushes again, and for which of the
-	// [scheduler.Reasons]. OnLeft receives how many it left to the sweep, because too many waited
-	// to be pushed. Called from several goroutines; both may be nil.
+	// [scheduler.Reasons]. Called from several goroutines; it may be nil.
 	OnRepeated func(reason string, n int)
-	OnLeft     func(n int)
 
 	Logger *slog.Logger // default: slog.Default
 }
@@ -137,11 +135,12 @@ type Worker struct {
 
 	suspects suspects // runs here that have crashed before
 
+	queue  *queue.Client
+	pusher *scheduler.Pusher
+
 	// Made by Run, before anything else runs.
 	locks   *locks.Client
 	ledger  *ledger.Ledger
-	queue   *queue.Client
-	pusher  *scheduler.Pusher
 	attempt sync.WaitGroup // every claim, and every attempt that it starts
 
 	setting sync.Mutex // guards changes of jobs and loop, but not reads
@@ -220,8 +219,8 @@ func (e *PermitsError) Is(target error) bool { return target == ErrPermits }
 
 // New checks the options. It starts nothing and dials nothing.
 func New(o Options) (*Worker, error) {
-	if o.Redis == nil || o.Expand == nil {
-		return nil, errors.New("worker: Options.Redis and Options.Expand are required")
+	if o.Redis == nil || o.Ledger == nil || o.Queue == nil || o.Pusher == nil || o.Expand == nil {
+		return nil, errors.New("worker: Options.Redis, Ledger, Queue, Pusher and Expand are required")
 	}
 	if o.Concurrency < 0 || o.DrainTimeout < 0 || o.Fetchers < 0 {
 		return nil, errors.New("worker: concurrency, drain timeout and fetchers must not be negative")
@@ -257,7 +256,7 @@ func New(o Options) (*Worker, error) {
 	if err := scheduler.CheckJobs(o.Jobs); err != nil {
 		return nil, err
 	}
-	w := &Worker{o: o, log: o.Logger, often: repeats.New(o.Logger, "call"), aside: make(chan struct{}, 1), slots: semaphore.NewWeighted(int64(o.Concurrency)), leave: make(chan struct{})}
+	w := &Worker{o: o, log: o.Logger, queue: o.Queue, pusher: o.Pusher, often: repeats.New(o.Logger, "call"), aside: make(chan struct{}, 1), slots: semaphore.NewWeighted(int64(o.Concurrency)), leave: make(chan struct{})}
 	w.executors = make(map[string]jobs.Executor)
 	maps.Copy(w.executors, o.Executors)
 	if o.Handlers != nil {
@@ -442,14 +441,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 		}
 	}()
 	w.tell(w.locks.Session())
-	w.ledger = ledger.New(w.locks.Redis(), w.locks.Space())
-	w.ledger.Remember()
-	w.ledger.LimitArgs(w.o.MaxArgs)
-	w.ledger.Sign(w.o.Keys, w.own)
-	w.ledger.Limit(w.can)
-	if w.queue, err = queue.New(w.o.Redis, w.o.Namespace); err != nil {
-		return fmt.Errorf("start worker: %w", err)
-	}
+	w.ledger = w.o.Ledger.Through(w.locks, w.own, w.can)
 	if err := w.queue.Own(ctx, names(w.o.Queues)); err != nil {
 		return fmt.Errorf("start worker: %w", err)
 	}
@@ -468,8 +460,6 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("start worker: %w", err)
 	}
-	w.pusher = scheduler.NewPusher(w.queue, w.ledger)
-	w.pusher.OnLeft = w.o.OnLeft
 	ticks, err := scheduler.New(scheduler.Options{
 		Ledger: w.ledger, Session: w.locks.Session, Jobs: begun.jobs, Deliver: w.deliver, Pusher: w.pusher, Queue: w.queue,
 		Registered: func() {
@@ -782,7 +772,7 @@ func (w *Worker) card(state string, now load, most int) json.RawMessage {
 		Host: host, PID: os.Getpid(), Version: w.o.Version, Config: w.jobs.Load().config, State: state,
 		Slots: w.o.Concurrency, Queues: w.o.Queues, StartedAt: w.started.UTC(), Admin: w.o.Admin, Pass: w.o.Pass, Drifted: int(w.drifted.Load()),
 		Clock: time.Duration(w.clock.Load()), Disputed: w.disputes(),
-		Key: w.o.Keys.ID(), Refused: now.refused,
+		Key: w.o.Ledger.SignKeys().ID(), Refused: now.refused,
 		Stuck: w.stuck.shown(most), Busy: now.busy, Suspect: now.suspect, Alone: now.alone, Beside: now.beside, Handlers: shown, MoreHandlers: len(handlers) - len(shown), Picks: true,
 	})
 	if err != nil {

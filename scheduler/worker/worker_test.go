@@ -18,6 +18,7 @@ import (
 	"lockstep/jobs"
 	"lockstep/locks"
 	"lockstep/locks/redistest"
+	"lockstep/scheduler"
 	"lockstep/scheduler/ledger"
 	"lockstep/scheduler/queue"
 	"lockstep/scheduler/worker"
@@ -94,10 +95,7 @@ func (f *fleet) launch(change ...func(*worker.Options)) *running {
 	for _, c := range change {
 		c(&o)
 	}
-	w, err := worker.New(o)
-	if err != nil {
-		f.Fatal(err)
-	}
+	w := f.worker(o)
 	ctx, cancel := context.WithCancel(f.Context())
 	done := make(chan error, 1)
 	go func() { done <- w.Run(ctx) }()
@@ -109,6 +107,26 @@ func (f *fleet) launch(change ...func(*worker.Options)) *running {
 	})
 	f.Cleanup(stop)
 	return &running{w, stop}
+}
+
+// worker returns a worker on a ledger, a queue and a pusher of its own. They send through o.Redis,
+// as the worker does.
+func (f *fleet) worker(o worker.Options) *worker.Worker {
+	f.Helper()
+	space, err := locks.NewSpace(o.Redis, o.Namespace)
+	if err != nil {
+		f.Fatal(err)
+	}
+	o.Ledger = ledger.New(o.Redis, space)
+	if o.Queue, err = queue.New(o.Redis, o.Namespace); err != nil {
+		f.Fatal(err)
+	}
+	o.Pusher = scheduler.NewPusher(o.Queue, o.Ledger)
+	w, err := worker.New(o)
+	if err != nil {
+		f.Fatal(err)
+	}
+	return w
 }
 
 // dies ends the session of a worker as its parent does when the process has died. The worker
