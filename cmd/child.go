@@ -60,7 +60,7 @@ func (u *upward) tell(n news) {
 // that dies with this process is not named: its sessions need no one to end them.
 func (u *upward) settings(s configs.Settings) {
 	n := news{Log: &s.Log}
-	if s.Redis.URL != embedded {
+	if s.Redis.URL != configs.Embedded {
 		n.Redis = &s.Redis
 	}
 	u.tell(n)

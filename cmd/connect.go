@@ -21,9 +21,6 @@ import (
 	"lockstep/scheduler/queue"
 )
 
-// embedded is the redis.url of a Redis inside the worker.
-const embedded = "embedded"
-
 // globalFlags are the flags of every command.
 type globalFlags struct {
 	config []string
@@ -89,9 +86,9 @@ func (t *tool) reach(cmd *cobra.Command) (*connection, error) {
 			settings.Redis = configs.Redis{URL: demo.Redis, Namespace: demo.Namespace}
 		}
 	}
-	if settings.Redis.URL == embedded {
+	if settings.Redis.URL == configs.Embedded {
 		return nil, refuse("redis.url is %q: that Redis is inside its worker, where no other process reaches it; "+
-			"use the worker's page, or a separate Redis", embedded)
+			"use the worker's page, or a separate Redis", configs.Embedded)
 	}
 	rdb, err := open(ctx, settings.Redis)
 	if err != nil {

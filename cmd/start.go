@@ -127,7 +127,7 @@ func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry,
 		log.WarnContext(ctx, "a sign-in is weak", "because", warning)
 	}
 	background := context.WithoutCancel(ctx) // for what must stay until the worker has drained
-	if settings.Redis.URL == embedded {
+	if settings.Redis.URL == configs.Embedded {
 		log.WarnContext(ctx, "redis.url is embedded: this is one process with its own Redis inside, and all data is lost when it exits")
 		mini, err := startEmbedded()
 		if err != nil {
@@ -166,13 +166,13 @@ func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry,
 	}
 	metrics := web.NewMetrics(options.Version, options.Concurrency)
 	options.OnAttempt, options.OnRefused = metrics.Attempt, metrics.Refused
-	if config.Settings.Redis.URL != embedded {
+	if config.Settings.Redis.URL != configs.Embedded {
 		sayWhatIsSigned(ctx, settings.Redis, keys, log)
 	}
 	options.OnRejected, options.OnStuck = metrics.Rejected, metrics.Stuck
 	options.OnRepeated, conn.pusher.OnLeft = metrics.Repeated, metrics.Left
 	options.Admin, options.Pass = listener.Addr().String(), rand.Text()
-	if config.Settings.Redis.URL != embedded {
+	if config.Settings.Redis.URL != configs.Embedded {
 		options.OnSession = parent.session
 	}
 	w, err := worker.New(options)

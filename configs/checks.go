@@ -163,8 +163,8 @@ func unknownParameter(query string, known []string) string {
 	return ""
 }
 
-// redisEmbedded is the redis.url of a Redis inside the process.
-const redisEmbedded = "embedded"
+// Embedded is the redis.url of a Redis inside the process.
+const Embedded = "embedded"
 
 // bareAddress matches a host with a port. Without a port the text might be anything, even a
 // password, and errors must not quote it.
@@ -176,14 +176,14 @@ func checkRedisURL(s string) *fault {
 	bad := func(reason, hint string) *fault {
 		return &fault{code: CodeURL, kind: "Redis URL", reason: reason, want: "a Redis URL", hint: hint}
 	}
-	if s == redisEmbedded {
+	if s == Embedded {
 		return nil
 	}
 	const shape = "write redis://host:6379/0, or embedded"
 	scheme, rest, ok := strings.Cut(s, "://")
 	switch {
-	case !ok && nearest(s, []string{redisEmbedded}) != "":
-		return bad("it has no scheme", didYouMean(redisEmbedded))
+	case !ok && nearest(s, []string{Embedded}) != "":
+		return bad("it has no scheme", didYouMean(Embedded))
 	case !ok && bareAddress().MatchString(s):
 		return bad("it has no scheme", didYouMean("redis://"+s))
 	case !ok:
@@ -279,8 +279,8 @@ var (
 	workerNameShape = pattern(`^[A-Za-z0-9_.-]{1,64}$`)
 )
 
-// checkNamespace has the rule of package locks, which this package must not import: a namespace
-// becomes the hash tag of all keys.
+// checkNamespace has the rule of package locks, as a pattern for the schema. A test compares the
+// two.
 func checkNamespace(s string) *fault {
 	if namespaceShape().MatchString(s) {
 		return nil

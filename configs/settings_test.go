@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"lockstep/locks"
 )
 
 // settings loads files in the order of their names, with an environment and flags.
@@ -331,4 +333,14 @@ func TestSignKeysAreReadFromOneFileOrTwo(t *testing.T) {
 func configFile(t *testing.T, text string) string {
 	t.Helper()
 	return filepath.Join(writeFiles(t, map[string]string{"lockstep.yaml": text}), "lockstep.yaml")
+}
+
+func TestNamespacesAreThoseOfTheLocks(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"", "a", "A_b-9", "a.b", "a b", "ä", "{a}", "a\n", strings.Repeat("n", 64), strings.Repeat("n", 65)} {
+		_, err := locks.NewSpace(nil, name)
+		if fault := checkNamespace(name); (fault == nil) != (err == nil) {
+			t.Errorf("%q: check says %v, and the locks say %v", name, fault, err)
+		}
+	}
 }

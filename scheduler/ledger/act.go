@@ -57,8 +57,6 @@ type Act struct {
 // ActSpan is how long the repeats of an act join its entry.
 const ActSpan = 10 * time.Minute
 
-const actText = 1 << 10 // bytes of each text of an act that are kept
-
 // entry returns the act in the form for the scripts; "" for none.
 func (a *Act) entry() string {
 	if a == nil {
@@ -66,7 +64,7 @@ func (a *Act) entry() string {
 	}
 	kept := *a
 	for _, text := range []*string{&kept.Who, &kept.What, &kept.On, &kept.Why, &kept.Detail} {
-		*text = strings.ToValidUTF8((*text)[:min(len(*text), actText)], "")
+		*text = strings.ToValidUTF8((*text)[:min(len(*text), jobs.MaxReason)], "")
 	}
 	text, err := json.Marshal(kept)
 	if err != nil {
