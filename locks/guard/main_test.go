@@ -12,7 +12,13 @@ import (
 	"lockstep/locks/redistest"
 )
 
-func TestMain(m *testing.M) { redistest.Main(pgtest.Tests(m)) }
+// early reports whether a script was assembled before main.
+var early bool
+
+func TestMain(m *testing.M) {
+	early = guard.Assembled()
+	redistest.Main(pgtest.Tests(m))
+}
 
 // patient is a bound that only a broken test reaches.
 const patient = 30 * time.Second

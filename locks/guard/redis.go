@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -21,7 +22,6 @@ import (
 var scriptFiles embed.FS
 
 var (
-	fenceSource = readScript("fence")
 	checkScript = NewScript(readScript("check"))
 	setScript   = NewScript(readScript("set"))
 )
@@ -131,13 +131,24 @@ func (g *Redis) Set(ctx context.Context, token locks.Token, resource, key string
 }
 
 // A Script is Lua that runs after the check of a token; see [NewScript].
-type Script struct{ script *redis.Script }
+type Script struct {
+	lua    string
+	once   sync.Once
+	script *redis.Script // the check and lua, once it was sent
+}
 
 // NewScript makes a script for [Redis.Run]. Write its Lua as usual: it sees the KEYS and ARGV that
 // Run receives, and its reply is Run's. It must not begin with a "#!" line, and Redis counts its
 // lines from those of the check before it. The token is recorded before the script runs, even if
 // the script then fails.
-func NewScript(lua string) *Script { return &Script{redis.NewScript(fenceSource + lua)} }
+func NewScript(lua string) *Script { return &Script{lua: lua} }
+
+// assemble puts the check before the script. NewScript does not, because it often runs before main,
+// also in processes that never send the script.
+func (s *Script) assemble() *redis.Script {
+	s.once.Do(func() { s.script = redis.NewScript(readScript("fence") + s.lua) })
+	return s.script
+}
 
 // Run runs script if no resource has seen a higher token. Otherwise nothing is written and the
 // error of the command is a [*StaleError]. All keys that script uses must be among keys.
@@ -158,7 +169,7 @@ func (g *Redis) Run(
 	}
 	allKeys = append(allKeys, keys...)
 	allArgs := append([]any{token.String(), len(resources), g.keep}, args...)
-	cmd := script.script.Run(ctx, g.rdb, allKeys, allArgs...)
+	cmd := script.assemble().Run(ctx, g.rdb, allKeys, allArgs...)
 	if err := cmd.Err(); err != nil {
 		cmd.SetErr(g.explain(err, token, resources))
 	}

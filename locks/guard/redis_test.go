@@ -17,6 +17,18 @@ import (
 	"lockstep/locks/redistest"
 )
 
+// TestNoScriptIsAssembledBeforeMain: many programs import the package and send none.
+func TestNoScriptIsAssembledBeforeMain(t *testing.T) {
+	t.Parallel()
+	if early {
+		t.Error("a package variable assembles a script")
+	}
+	noError(t, newRedis(t, redistest.Client(t)).Check(within(t), 1, "a"))
+	if !guard.Assembled() {
+		t.Error("assembled scripts are not noticed")
+	}
+}
+
 // newRedis returns a guard with records that no other test sees.
 func newRedis(t testing.TB, rdb redis.Scripter) *guard.Redis {
 	t.Helper()
