@@ -921,8 +921,8 @@ func TestExplorationFindsFlaws(t *testing.T) {
 	}{
 		{
 			flawHolder, "upgrades", "stuck",
-			"elseif (kind == 's' or kind == 'u') and (mode == 'x' or mode == 'c') then\n      local shared",
-			"elseif kind == 's' and (mode == 'x' or mode == 'c') then\n      local shared",
+			"elseif (kind == 's' or kind == 'u') and (mode == 'x' or mode == 'c') then\n        local shared",
+			"elseif kind == 's' and (mode == 'x' or mode == 'c') then\n        local shared",
 		},
 		{flawLimit, "permits", "stuck", "if less then S.untie(name, '') end", ""},
 		{flawNoBar, "bundles", "is granted past", "counts = reserve < (self and tonumber(self[W_SINCE]) or now) and", "counts = false and"},
@@ -953,8 +953,8 @@ func TestExplorationFindsFlaws(t *testing.T) {
 				}
 				planted := false
 				plant := func(source string) string {
-					planted = planted || strings.Contains(source, fault.old)
-					return strings.ReplaceAll(source, fault.old, fault.new)
+					planted = planted || strings.Contains(source, numbered(fault.old))
+					return strings.ReplaceAll(source, numbered(fault.old), numbered(fault.new))
 				}
 				if err := w.retrace(t, rdb, fault.flaw, plant, e.path); err == nil || err.Error() != e.worst.Error() {
 					t.Errorf("the scripts with that fault: got %v, want %v", err, e.worst)

@@ -766,7 +766,7 @@ func TestCheckerCatchesFaults(t *testing.T) {
 		{0, "nested: a plain wait bars what it comes to wait for", "if not new or wait[W_UNDER] ~= '' then S.reach(wait) end", ""},
 		{0, "a wait for more permits than there are stays", "if mode ~= 'p' or tonumber(n) > most then S.dismiss(S.wait(id)) end", ""},
 		{0, "a run that comes back waits for more permits than there are", "and wait[W_STATE] == 'k' and S.unfit(items) then", "and false then"},
-		{0, "nested: an upgrade hides the share below it", "elseif (kind == 's' or kind == 'u') and (mode == 'x' or mode == 'c') then\n      local shared", "elseif kind == 's' and (mode == 'x' or mode == 'c') then\n      local shared"},
+		{0, "nested: an upgrade hides the share below it", "elseif (kind == 's' or kind == 'u') and (mode == 'x' or mode == 'c') then\n        local shared", "elseif kind == 's' and (mode == 'x' or mode == 'c') then\n        local shared"},
 		{0, "nested: a lowered limit closes a circle", "if less then S.untie(name, '') end", ""},
 		{0, "nested: what rests is in a circle", "and not rests(id) then examine", "then examine"},
 		{0, "a process that died was closed in order", "crashed and '1' or '0'", "'0'"},
@@ -815,8 +815,8 @@ func TestCheckerCatchesFaults(t *testing.T) {
 				seed := (fault.first + i) % histories
 				r := newRig(t, redistest.Client(t))
 				r.source = func(source string) string {
-					planted = planted || strings.Contains(source, fault.old)
-					source = strings.ReplaceAll(source, fault.old, fault.new)
+					planted = planted || strings.Contains(source, numbered(fault.old))
+					source = strings.ReplaceAll(source, numbered(fault.old), numbered(fault.new))
 					if bounded {
 						return narrow(t, source)
 					}

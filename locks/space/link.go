@@ -11,7 +11,7 @@ import (
 // The library of the space by nouns, see scripts/lib and scripts/slow. A declaration uses only
 // those before it, in this order, except that the slow path also uses what S has.
 var (
-	library = []string{"layout", "clock", "item", "take", "hold", "server", "page"}
+	library = []string{"clock", "item", "take", "hold", "server", "page"}
 	slow    = []string{
 		"work", "wait", "release", "drop", "class", "nest", "park", "queue", "blocked", "grant",
 		"head", "settle", "graph", "cycle", "permits", "reap", "describe", "rival",
@@ -45,6 +45,7 @@ func LinkFast(library, script string) string {
 // link returns the script, preceded by the declarations that it uses, directly or through others:
 // of a library, of the slow path inside the function space, and of the caller's own library.
 func link(library, slow, own []declaration, script string) string {
+	script = numbered(script)
 	used := words(withoutComments(script))
 	inside := map[string]bool{"S": true} // the words of the slow path, whose locals only it can use
 	taken := make(map[*declaration]bool)
@@ -119,7 +120,7 @@ func declarations(library string) []declaration {
 		if name[0] < 0 {
 			name = at[4:6]
 		}
-		text := withoutComments(library[at[0]:end])
+		text := numbered(withoutComments(library[at[0]:end]))
 		names := strings.FieldsFunc(library[name[0]:name[1]], func(r rune) bool { return r == ',' || r == ' ' })
 		all[i] = declaration{names: names, text: text, words: words(text)}
 	}
@@ -139,6 +140,28 @@ var libraries = struct {
 	sync.Mutex
 	declarations map[string][]declaration
 }{declarations: make(map[string][]declaration)}
+
+// numbered replaces the names of lib/layout.lua by their numbers. As locals, each function that
+// uses them would take longer to create.
+func numbered(text string) string {
+	return fieldName().ReplaceAllStringFunc(text, func(name string) string {
+		if number, ok := fieldNumbers()[name]; ok {
+			return number
+		}
+		return name
+	})
+}
+
+var (
+	fieldName    = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\b[A-Z]_[A-Z]+\b`) })
+	fieldNumbers = sync.OnceValue(func() map[string]string {
+		numbers := make(map[string]string)
+		for _, m := range regexp.MustCompile(`(?m)^local (\w+) = (\d+)$`).FindAllStringSubmatch(readScript("lib/layout"), -1) {
+			numbers[m[1]] = m[2]
+		}
+		return numbers
+	})
+)
 
 // slowFields separates the operands of .. and turns space().free into S.free.
 var slowFields = strings.NewReplacer("..", " ", "space().", "space S.")

@@ -67,6 +67,14 @@ function S.wake() return b end
 	}
 }
 
+func TestFieldsAreNumbersInScripts(t *testing.T) {
+	t.Parallel()
+	const text = "return a[H_TOKEN], b[W_ITEMS], LOOK_TEXT, H_NOTHING"
+	if got, want := numbered(text), "return a[2], b[9], LOOK_TEXT, H_NOTHING"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
 // TestScriptsUseWhatIsDeclaredBefore compiles the scripts, because Lua takes a name that is
 // declared later, or nowhere, for a global, and fails only when that line runs.
 func TestScriptsUseWhatIsDeclaredBefore(t *testing.T) {

@@ -1,4 +1,5 @@
 -- The fields of the record of a hold and of a wait, see keys.lua. The items begin at the last one.
+-- The linker writes the numbers instead of the names.
 local H_SESSION = 1
 local H_TOKEN = 2
 local H_SINCE = 3

@@ -19,7 +19,8 @@
 -- end: a request that is refused needlessly can be made again, but one that waits in a circle
 -- never ends by itself. Then the list ends where the search did.
 function S.cycle(items, under)
-  nested, pools, stuck, asks, ended, stack = within(under), {}, {}, {}, {}, {}
+  local nested = within(under)
+  local asks, ended, stack, needsOf, blockedBy, rests, strike, examine, wayBack = search(nested)
   S.cut = false
 
   for id in pairs(nested) do

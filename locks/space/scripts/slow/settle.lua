@@ -13,7 +13,7 @@ function S.settle()
   freed, since, front = {}, {}, {}
   if #names == 0 then return end
 
-  heap, heads = {}, {}
+  local heap, heads, grantable, advance, pushHead, popHead = walk()
   local left, some, all = {}, queues(names) -- left: for the next script
   if some then
     local queued = {}
