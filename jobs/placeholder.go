@@ -117,17 +117,34 @@ func HasPlaceholders(text []byte) bool {
 	return bytes.Contains(text, []byte("${")) || bytes.Contains(text, []byte("$$")) || bytes.Contains(text, []byte(`\u0024`))
 }
 
-// blank returns a text with NULs in place of each ${...}, as many as the ${...} has bytes. A text
-// that [Pieces] cannot split remains as it is.
+// blank returns a text with NULs in place of each ${...}, as many as the ${...} has bytes. A ${...}
+// with a mistake ends at the next }, and becomes letters: nothing replaces it.
 func blank(text string) string {
-	list, err := Pieces(text)
-	if err != nil || list == nil {
-		return text
-	}
 	out := []byte(text)
-	for _, p := range list {
-		if p.Source != "" {
-			clear(out[p.From:p.To])
+	if list, err := Pieces(text); err == nil {
+		for _, p := range list {
+			if p.Source != "" {
+				clear(out[p.From:p.To])
+			}
+		}
+		return string(out)
+	}
+	for at := 0; ; {
+		i := strings.Index(text[at:], "${")
+		if i < 0 {
+			break
+		}
+		from := at + i
+		end := strings.IndexByte(text[from:], '}')
+		if end < 0 {
+			break
+		}
+		at = from + end + 1
+		one := out[from:at]
+		if _, err := Pieces(string(one)); err == nil {
+			clear(one)
+		} else {
+			copy(one, bytes.Repeat([]byte("x"), len(one)))
 		}
 	}
 	return string(out)

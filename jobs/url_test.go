@@ -33,6 +33,9 @@ func TestSafeURLHidesPossibleSecrets(t *testing.T) {
 		"https://h/?master=m":              "https://h/?master=(hidden)",
 		"see https://h/?a=b":               "see https://h/?a=b",
 		"https://h/?key=${1KEY}":           "https://h/?key=(hidden)", // not a ${...} that a worker replaces
+		// a ${...} with a mistake must not hide where the password is
+		"https://${file:/run/u}:pw@h/${A-1}": "https://(hidden)@h/${A-1}",
+		"https://${A/b}:pw@h/":               "https://(hidden)@h/",
 	} {
 		if got := SafeURL(url); got != want {
 			t.Errorf("%s: got %s, want %s", url, got, want)

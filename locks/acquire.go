@@ -319,7 +319,7 @@ func (acq *acquisition) cleanUp(ctx context.Context, s *session, r *Request, pos
 // patience returns how long the last question after the limit may take.
 func (acq *acquisition) patience() time.Duration { return min(time.Second, acq.client.try) }
 
-// gone returns the consequence of the end of a session.
+// sessionEnded returns the consequence of the end of a session.
 func (acq *acquisition) sessionEnded(s *session) error {
 	why := s.why()
 	if errors.Is(why, ErrClosed) {

@@ -49,7 +49,7 @@ type Hold struct {
 	killBy time.Duration // boot clock, set when a limit or a revocation ends the hold; 0 before
 }
 
-// stands reports whether the hold is valid, so that work may continue. The caller holds mu.
+// valid reports whether the hold is valid, so that work may continue. The caller holds mu.
 func (h *Hold) valid() bool { return h.lost == nil && !h.done }
 
 type holdKey struct{}

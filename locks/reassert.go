@@ -247,8 +247,8 @@ func (s *session) asserted(gen generation, page []assertion, refused []HoldID) {
 	}
 }
 
-// arrive ends an assertion. The table is then compared with the rest in Redis: requests with lost
-// waits ask again, and holds that were released during the assertion are released again.
+// reasserted ends an assertion. The table is then compared with the rest in Redis: requests with
+// lost waits ask again, and holds that were released during the assertion are released again.
 func (s *session) reasserted(gen generation) {
 	s.mu.Lock()
 	s.gen = gen

@@ -130,7 +130,7 @@ func (l *Ledger) poll(ctx context.Context, session locks.SessionID, digest strin
 	return poll, nil
 }
 
-// asked reads which runs a session is asked to stop.
+// askedOf reads which runs a session is asked to stop.
 func askedOf(r *space.Reader) (stop map[jobs.RunID]string, drain bool) {
 	stop = make(map[jobs.RunID]string)
 	r.Each(func(list *space.Reader) {
