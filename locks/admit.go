@@ -90,7 +90,7 @@ func (s *session) killBy(h *Hold) time.Duration {
 	s.mu.Lock()
 	done, lost, own := h.done, h.lost != nil, h.killBy
 	if most := h.limits.most; most > 0 && own == 0 {
-		own = h.admitted.boot + most - h.spent + s.client.Cutoff()*2/3
+		own = h.admitted.boot + most - h.spent + killAfter(s.client.Cutoff())
 	}
 	s.mu.Unlock()
 	switch {

@@ -245,7 +245,7 @@ func (h *Hold) overdue(now instant) error {
 // lose ends the work under a hold. The caller holds mu, and cancels the context afterward.
 func (h *Hold) lose(cause error) {
 	h.lost = cause
-	h.killBy = h.client.clock.read().boot + h.client.Cutoff()*2/3
+	h.killBy = h.client.clock.read().boot + killAfter(h.client.Cutoff())
 }
 
 // FromContext returns the innermost hold that ctx comes from, or nil without one. The hold may have

@@ -12,6 +12,9 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
+
+	"lockstep/locks"
 )
 
 // knownExamples returns the example functions of this package and of rule that are run: those with
@@ -51,6 +54,20 @@ func readme(t *testing.T) string {
 		t.Fatal(err)
 	}
 	return string(text)
+}
+
+func TestReadmesStateTheLongestOutageOfTheDefaultLease(t *testing.T) {
+	t.Parallel()
+	want := fmt.Sprintf("(%.1f s of 15 s)", locks.Outage(15*time.Second).Seconds())
+	for _, file := range []string{"README.md", "../scheduler/README.md"} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(string(text), "2/3 of the lease less the cutoff "+want) {
+			t.Errorf("%s does not state the longest outage %s", file, want)
+		}
+	}
 }
 
 func TestEachRowOfTheReadmeHasAnExampleThatRuns(t *testing.T) {

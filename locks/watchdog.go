@@ -29,6 +29,9 @@ func trustOf(lease time.Duration) time.Duration { return lease - lease/1000 - lo
 // react.
 func cutoffOf(lease time.Duration) time.Duration { return min(maxCutoff, lease/5) }
 
+// killAfter returns how long canceled work may take to end before its processes are killed.
+func killAfter(cutoff time.Duration) time.Duration { return cutoff * 2 / 3 }
+
 // Outage returns how long Redis may be unreachable before a session with this lease cuts off its
 // work. When an outage begins, the last renewal may already be a third of a lease old.
 func Outage(lease time.Duration) time.Duration {
@@ -254,7 +257,8 @@ func (w *watchdog) certain() error {
 func (w *watchdog) killBy() time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.from.boot + trustOf(w.lease) - cutoffOf(w.lease)/3
+	cutoff := cutoffOf(w.lease)
+	return w.from.boot + trustOf(w.lease) - cutoff + killAfter(cutoff)
 }
 
 func (w *watchdog) now() watchdogState {
