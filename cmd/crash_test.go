@@ -35,8 +35,9 @@ const (
 
 // crashArgs tells a handler where to leave its traces.
 type crashArgs struct {
-	Effects string `json:"effects"`
-	Gate    string `json:"gate"` // a file; stubborn waits for it
+	Effects string        `json:"effects"`
+	Gate    string        `json:"gate"`  // a file; stubborn waits for it
+	Takes   time.Duration `json:"takes"` // of traces, between its effects
 }
 
 // trace appends a line to the effect log, as effectLine does for commands.
@@ -60,9 +61,10 @@ func trace(r *jobs.Run[crashArgs], what string) {
 	}
 }
 
-// traces is a handler that has both its effects at once.
-func traces(_ context.Context, r *jobs.Run[crashArgs]) error {
+// traces is a handler that has both its effects at once, unless its args say how long it takes.
+func traces(ctx context.Context, r *jobs.Run[crashArgs]) error {
 	trace(r, "start")
+	pause(ctx, r.Args.Takes)
 	trace(r, "end")
 	return nil
 }

@@ -839,7 +839,9 @@ jobs:
 `, withHandlers+"=1")
 	f.startAll(2)
 	release := f.hold("bill:1")
-	f.enqueueMany("settle", 20, crashArgs{Effects: f.effects})
+	// A delivery that a slow process has fetched is passed by those of the other process. Few can pass
+	// it, because each run takes a while.
+	f.enqueueMany("settle", 20, crashArgs{Effects: f.effects, Takes: 250 * time.Millisecond})
 	settle := f.waiting("bill:1", 20)
 	conn := f.connection()
 	number := func(key, run string) int { // of the run's last delivery
