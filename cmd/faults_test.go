@@ -839,8 +839,8 @@ jobs:
 `, withHandlers+"=1")
 	f.startAll(2)
 	release := f.hold("bill:1")
-	// A delivery that a slow process has fetched is passed by those of the other process. Few can pass
-	// it, because each run takes a while.
+	// Deliveries of the other process pass a delivery that a slow process has fetched. Few can,
+	// because each run takes a while.
 	f.enqueueMany("settle", 20, crashArgs{Effects: f.effects, Takes: 250 * time.Millisecond})
 	settle := f.waiting("bill:1", 20)
 	conn := f.connection()
