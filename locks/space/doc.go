@@ -18,6 +18,36 @@
 //   - [Space.Read], [Space.HeldBy], [Space.Sessions] and [Space.Permits] list what is stored, and
 //     write nothing.
 //
+// # Scripts of other packages
+//
+// They name no key of the space, and use only these names of its library (a test of package ledger
+// enforces that):
+//
+//   - call, sub, format, concat, US: redis.call, functions of Lua, and the separator \31
+//   - now, ms: the server's time in ms, and the same as text
+//   - ends: when a session ends, or nil if it has ended
+//   - quiet: whether nothing is due
+//   - fields, bundle: split a record; the names and the items at its end
+//   - occupied: which names are held, reserved or waited for
+//   - grant: grants a free bundle, and draws its token
+//   - stands: whether a hold belongs to its session
+//   - giveBack: ends a hold that is as simple as most
+//   - everLost, reasserting: whether the space has ever lost data; and sessions are re-asserting it
+//   - keptBack: the classes of waits that get no offers
+//   - takeDesk: makes a session the one that picks up offers
+//   - sessionsByLease, cardOf: the sessions, and what each publishes about itself
+//   - notifyAll: sends a message to live sessions
+//   - space: creates the slow path, S
+//   - S.grace: for how long nothing is granted
+//   - S.unfit, S.blocked, S.describe: what keeps a request from its bundle
+//   - S.park, S.drop, S.visit: a request begins to wait; its wait ends; its queues are walked
+//   - S.ticket, S.patience, S.move, S.among: what is known of a wait, the next one of a class
+//   - S.free: ends a hold
+//   - S.keep: which classes of waits get no offers
+//   - S.settle, S.reap, S.more: grant what was freed, handle what is due; whether work is left
+//   - S.offers, S.findOffers, S.pickUp, S.lapse: offers of this script, and of others; an offer is
+//     picked up, or lapses
+//
 // # Waits of the space
 //
 // A wait can also belong to the space instead of a session. Runs of the scheduler wait that way,

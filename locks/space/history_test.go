@@ -48,7 +48,7 @@ if resource then
 end
 for i = 1, #beaten do S.lapse(beaten[i]) end
 S.drop(run)
-local token = take(hold, session, '', items)
+local token = grant(hold, session, '', items)
 S.settle()
 S.tell()
 return {'granted', token}

@@ -771,8 +771,8 @@ func TestExplorationOfLedgersFindsFlaws(t *testing.T) {
 		},
 		{
 			flawHandBack, "without the lock", smallWorld{workers: two, ticks: 1, budget: budget{faultReturn: 1, faultCopy: 1}},
-			"local hold, member = held(hid)\n",
-			"if run and outcome == 'handback' then hid = run[HOLDER] end local hold, member = held(hid)\n",
+			"local S\nif run and run[WAITS]",
+			"if run and outcome == 'handback' then hid = run[HOLDER] end\nlocal S\nif run and run[WAITS]",
 		},
 		{
 			flawTwice, "is counted twice", smallWorld{workers: two, ticks: 1, budget: budget{faultCut: 1, faultCopy: 1, faultFail: 1}},

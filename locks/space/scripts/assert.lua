@@ -30,7 +30,7 @@ elseif not lost and call('EXISTS', SEQ) == 0 then
 end
 local S = space()
 local left = S.grace()
-if not left or not (lost or call('HEXISTS', META, 'lost') == 1) then return {'late'} end
+if not left or not (lost or everLost()) then return {'late'} end
 
 call('ZADD', EXP, format('%.0f', now + math.max(tonumber(ARGV[2]), left)), 's' .. session)
 call('HSET', META, 'card:' .. session, ARGV[3])

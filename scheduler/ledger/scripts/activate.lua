@@ -7,7 +7,7 @@
 --   definition decides, or the new one is not carried | early, "": the new cursor is in the future
 --   | grace, ms left of a grace period, in which nothing is decided
 -- It reads and writes for all jobs together: a deploy changes very many. No job comes twice.
-local out, asked, pause = {}, false, nil
+local out, asked, grace = {}, false, nil
 if #ARGV == 0 then return out end
 checkJobs()
 local names, facts = {}, {}
@@ -23,7 +23,7 @@ for i = 1, #ARGV, 6 do
   local active, versions = versionsOf(texts[at])
   local valid = false
   for k = 1, #versions do valid = valid or active == before and versions[k].hash == hash end
-  if not asked then asked, pause = true, not quiet() and space().grace() end
+  if not asked then asked, grace = true, not quiet() and space().grace() end
   local outcome, detail = 'ok', ''
   if cursor ~= seen then
     outcome, detail = 'moved', cursor or ''
@@ -31,8 +31,8 @@ for i = 1, #ARGV, 6 do
     outcome = 'inactive'
   elseif tonumber(upto) > now then
     outcome = 'early'
-  elseif pause then
-    outcome, detail = 'grace', format('%.0f', pause)
+  elseif grace then
+    outcome, detail = 'grace', format('%.0f', grace)
   else
     local k = #moved
     moved[k + 1], moved[k + 2] = job, upto

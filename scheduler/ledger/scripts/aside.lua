@@ -11,5 +11,5 @@ call('ZREM', PUSH, id)
 local shelf = run[QUEUE] .. '\0' .. ARGV[3]
 local first = call('ZLEXCOUNT', ASIDE, '[' .. shelf .. '\0', '(' .. shelf .. '\1') == 0
 call('ZADD', ASIDE, '0', shelf .. '\0' .. pad(run[SINCE]) .. '\0' .. id)
-if first then notify('aside') end
+if first then notifyAll('n' .. US .. 'aside', 500) end
 return {1}

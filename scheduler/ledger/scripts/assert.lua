@@ -8,7 +8,7 @@
 -- The furthest wins: an end, then an attempt with a higher token, then a due run. An end that was
 -- only heard of gives way to that of a worker that knows how it came about. Locks that this frees
 -- pass to no request before the grace period ends.
-if not recalling() then return {'late'} end
+if not reasserting() then return {'late'} end
 local heard, S = 're-asserted after Redis had lost it', nil
 
 -- known reports whether the history knows more of a run than the worker that had this token, and

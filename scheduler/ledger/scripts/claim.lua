@@ -91,8 +91,8 @@ local names, items = bundle(run, R_ITEMS)
 local busy = run[WAITS] == '1' or not quiet()
 for i = 1, #items do busy = busy or sub(items[i], 1, 1) ~= 'x' end
 if not busy then -- the bundle of almost every run is free, and no request waits for any of it
-  local owners, queues = call('HMGET', OWN, unpack(names)), awaited(names, 1, #names)
-  for i = 1, #names do busy = busy or owners[i] or queues and queues[names[i]] end
+  local others = occupied(names, 1, #names)
+  for i = 1, #names do busy = busy or others[names[i]] end
 end
 if busy then
   S = space()
@@ -108,8 +108,7 @@ if busy then
     offered(S, list)
     return {'over', list}
   end
-  local wait = S.wait(wid)
-  local resource, owner, beaten = S.blocked(items, wait and wait[2], wid)
+  local resource, owner, beaten = S.blocked(items, S.ticket(wid), wid)
   if resource then
     local who = {S.describe(resource, owner)}
     park(S, id, run, ARGV[5], {who[1], who[2], who[3], who[4], who[5], format('%.0f', now - who[6])})
@@ -133,7 +132,7 @@ if limits ~= '' then
   local most, rest = string.match(limits, '^(%d+)(.*)$')
   limits = most == '0' and limits or format('%.0f', most + ARGV[7]) .. rest
 end
-run[TOKEN] = take(hid, session, info(id, run), items, limits)
+run[TOKEN] = grant(hid, session, info(id, run), items, limits)
 works(id, run)
 watch(id, run)
 save(id, run)

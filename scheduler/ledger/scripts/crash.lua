@@ -16,7 +16,7 @@
 local id, reporter = ARGV[1], ARGV[10]
 local run, list = load(id), {}
 if reporter ~= '' and not ends(reporter) then return {'dead', '', '', list} end
-if recalling() then return {reporter == '' and 'no' or 'later', '', '', list} end
+if reasserting() then return {reporter == '' and 'no' or 'later', '', '', list} end
 if not run or run[STATE] ~= 'running' or run[TOKEN] ~= ARGV[2] then
   -- a sweep came first
   if run and reporter ~= '' then noted(id, '', ARGV[2], 'lost lease', 'confirmed') end

@@ -26,15 +26,15 @@ local list = {}
 for i = 1, items do list[i] = ARGV[20 + i] end
 list = concat(list, US)
 if again then
-  if not recalling() then return {'late'} end
+  if not reasserting() then return {'late'} end
   checkBodies(ARGV[11])
 else
   local cursor = call('HGET', CURSOR, job)
   if cursor ~= ARGV[2] then return {'moved', cursor or ''} end
   if known(job) ~= ARGV[18] then return {'inactive'} end
   if tonumber(ARGV[3]) > now then return {'early'} end
-  local pause = not quiet() and space().grace()
-  if pause then return {'grace', format('%.0f', pause)} end
+  local grace = not quiet() and space().grace()
+  if grace then return {'grace', format('%.0f', grace)} end
   check()
   checkBodies(ARGV[11])
 end
@@ -46,7 +46,7 @@ local spans, left, passed = spansOf(ordered[2], tonumber(ARGV[3]))
 local decision = {
   job = job, again = again, overlap = ARGV[6], most = tonumber(ARGV[7]), lateness = ARGV[12], spans = spans, made = {},
   -- Where data was lost once, the cursor may have gone back behind some ticks that are known.
-  doubtful = again or call('HEXISTS', META, 'lost') == 1,
+  doubtful = again or everLost(),
   paused = ARGV[16] == '1' and 'by its definition' or ordered[1],
 }
 

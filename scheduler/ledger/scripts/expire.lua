@@ -47,8 +47,9 @@ if not why then
 end
 if state == 'failed' and run[ONBUSY] ~= 'fail' then
   reply, run[WAITBY] = 'requeued', ''
-  local wait = S.drop('+' .. id)
-  S.visit(park(S, id, run, wait[5] - wait[3], {}))
+  local patience = S.patience('+' .. id)
+  S.drop('+' .. id)
+  S.visit(park(S, id, run, patience, {}))
 else
   final(S, id, run, state, why)
   trim(tonumber(ARGV[2]), tonumber(ARGV[3]))

@@ -24,17 +24,8 @@ end
 
 -- While no request waits for any of its names and nothing is due, a bundle that is held exclusively
 -- is simply removed.
-local hold, member = held(hid)
-local names, items = bundle(hold or {}, H_ITEMS)
-local plain = hold and hold[1] ~= '@' and hold[4] == '' and quiet() and not (run and run[WAITS] == '1')
-for i = 1, #items do plain = plain and sub(items[i], 1, 1) == 'x' end
-local queues = plain and awaited(names, 1, #names)
-for i = 1, queues and #names or 0 do plain = plain and not queues[names[i]] end
 local S
-if plain then
-  call('ZREM', HOLD, member)
-  call('HDEL', OWN, unpack(names))
-else
+if run and run[WAITS] == '1' or not giveBack(hid) then
   S = space()
   S.free(hid)
 end
@@ -78,7 +69,7 @@ if not stood then
 end
 output()
 
-local function pause(state)
+local function putOff(state)
   run[STATE], run[AT] = state, format('%.0f', now + ARGV[5])
   call('ZADD', TIMER, run[AT], id)
   save(id, run)
@@ -130,11 +121,11 @@ elseif outcome == 'handback' and ARGV[5] == '0' then
   pushes(list, id, run)
 elseif outcome == 'handback' then
   declined(id, run, ARGV[6])
-  pause('scheduled')
+  putOff('scheduled')
 elseif outcome == 'retry' then
   close(id, run, 'failed', ARGV[6])
   run[FAILS] = format('%d', run[FAILS] + 1)
-  pause('retrying')
+  putOff('retrying')
 else
   close(id, run, 'failed', ARGV[6])
   run[FAILS] = format('%d', run[FAILS] + 1)

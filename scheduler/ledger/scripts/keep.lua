@@ -4,7 +4,7 @@
 -- ARGV: 1 all: these queues are paused, and no others | pause | resume: this queue  2... queues
 -- Replies: the pushes to do (id, n, queue)
 local list, paused, names = {}, {}, {}
-local before = call('HGET', META, 'kept') or ''
+local before = keptBack()
 if ARGV[1] ~= 'all' then
   for name in string.gmatch(before, '[^\31]+') do paused[name] = true end
 end

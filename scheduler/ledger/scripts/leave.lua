@@ -16,11 +16,11 @@ for i = 1, #all, 2 do ledger[all[i]] = all[i + 1] end
 -- does not report what it carries, so it may also carry the config. A worker's card names its
 -- queues; that of an older build does not claim to pick runs.
 local function older()
-  local members = call('ZRANGEBYLEX', IDX, '[~l', '(~m', 'LIMIT', '0', '1000')
-  for i = 1, #members do
-    local other = string.match(members[i], '%z(.*)$')
+  local sessions = sessionsByLease('1000')
+  for i = 1, #sessions do
+    local other = sessions[i]
     if other ~= session and not ledger['carry:' .. other] and ends(other) then
-      local card = call('HGET', META, 'card:' .. other) or ''
+      local card = cardOf(other)
       if string.find(card, '"queues":', 1, true) and not string.find(card, '"picks":true', 1, true) then return true end
     end
   end
@@ -48,5 +48,5 @@ if left then
 end
 local duty = ARGV[2] == '' and ledger.duty == session
 if duty then call('HDEL', LEDGER, 'duty') end
-if duty or left and ARGV[4] == '0' then notify('left') end
+if duty or left and ARGV[4] == '0' then notifyAll('n' .. US .. 'left', 500) end
 return {left and 1 or 0}

@@ -5,7 +5,7 @@
 -- A place is the index member; of timer, the score and the run, joined by \0. The order: open by
 -- job, and of each job the latest tick first; ready by queue, and the run that was due first; busy
 -- by session; timer the run that becomes due first.
-local index, job, after, limit = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+local index, job, after, most = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local out = {}
 
 local function add(members)
@@ -25,9 +25,9 @@ if index == 'open' then
       name = next[1] and string.match(next[1], '^([^%z]*)')
     end
     if not name then break end
-    add(call('ZREVRANGEBYLEX', OPEN, to or '(' .. name .. '\1', '[' .. name .. '\0', 'LIMIT', 0, limit - #out / 2))
+    add(call('ZREVRANGEBYLEX', OPEN, to or '(' .. name .. '\1', '[' .. name .. '\0', 'LIMIT', 0, most - #out / 2))
     from, to, name = '(' .. name .. '\1', nil, nil
-  until #out >= 2 * limit or job ~= ''
+  until #out >= 2 * most or job ~= ''
 elseif index == 'timer' then
   -- Many runs may have one score, so the rank of the place is found by a search, by bytes: <
   -- follows the locale of the server.
@@ -47,12 +47,12 @@ elseif index == 'timer' then
       if before(last, call('ZRANGE', TIMER, middle, middle)[1]) then high = middle else rank = middle + 1 end
     end
   end
-  local members = call('ZRANGE', TIMER, rank, rank + limit - 1)
+  local members = call('ZRANGE', TIMER, rank, rank + most - 1)
   for i = 1, #members do
     out[#out + 1] = members[i]
     out[#out + 1] = call('ZSCORE', TIMER, members[i]) .. '\0' .. members[i]
   end
 else
-  add(call('ZRANGEBYLEX', index == 'busy' and BUSY or READY, after == '' and '-' or '(' .. after, '+', 'LIMIT', 0, limit))
+  add(call('ZRANGEBYLEX', index == 'busy' and BUSY or READY, after == '' and '-' or '(' .. after, '+', 'LIMIT', 0, most))
 end
 return out

@@ -25,7 +25,7 @@ if not mine and ends(session) then
     ARGV[7] == '0' and duty[3] == duty[1]
   if mine then
     call('HSET', LEDGER, 'duty', session)
-    call('HSET', META, 'desk', session)
+    takeDesk(session)
   end
 end
 if mine then call('HSET', LEDGER, 'seen', ms, 'unfit', ARGV[7] == '1' and session or '') end

@@ -33,7 +33,7 @@ if broken then -- the rest of its record tells where its entries are
   if past[HOLDER] and string.find(past[HOLDER], '.', 1, true) then S.free(past[HOLDER]) end
   run = fresh(string.match(id, '^[^@#]*'), ARGV[7], ARGV[6] == '' and 'enqueue' or 'schedule', ARGV[6])
   run[N] = tonumber(past[N]) and past[N] or ms
-  run[WAITS], run[DEADLINE] = S.wait('+' .. id) and '1' or '', '0' -- so that final looks for all
+  run[WAITS], run[DEADLINE] = S.ticket('+' .. id) and '1' or '', '0' -- so that final looks for all
 elseif run[STATE] == 'running' then
   settled(id, run)
   close(id, run, 'failed', ARGV[5])

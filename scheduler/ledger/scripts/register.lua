@@ -15,7 +15,7 @@
 -- state is being re-asserted, the highest cursor that a worker knows counts. This script reads and
 -- writes for all jobs together: a deploy changes very many. No job comes twice.
 local config, gone, retired = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local recalls = recalling()
+local recalls = reasserting()
 checkJobs()
 local out = {ms, call('HGET', LEDGER, 'rev') or '0'}
 local presence = enter(config, gone, retired, ARGV[5] == '1')

@@ -22,8 +22,7 @@ local function found(id, key, member)
 end
 
 -- offers that were made by scripts which know no runs
-local waiting = call('ZRANGEBYLEX', IDX, '[@\0o\0', '(@\0o\1', 'LIMIT', '0', most)
-for i = 1, #waiting do S.offers[#S.offers + 1] = string.match(waiting[i], '^[^%z]*%z.%z(.*)$') end
+local waiting = S.findOffers(most)
 offered(S, list)
 local offers = #list / 3
 
@@ -140,5 +139,5 @@ for _, key in ipairs({TIMER, LATE}) do
   local left = first[2] and tonumber(first[2]) - now
   if left and (not wait or left < wait) then wait = left end
 end
-local more = S.more or unread or #waiting == most or #timers == room or #unsure == room or #late == most
+local more = S.more or unread or waiting == most or #timers == room or #unsure == room or #late == most
 return {ms, format('%.0f', wait or -1), more and 1 or 0, list, dead, unconfirmed, late, broken, offers}

@@ -33,9 +33,9 @@ local function occupy(items, tag)
   call('HSET', OWN, unpack(slots))
 end
 
--- take grants a bundle: it draws the token and writes occupation and hold. The caller has checked
+-- grant grants a bundle: it draws the token and writes occupation and hold. The caller has checked
 -- that the whole bundle is free.
-local function take(id, session, info, items, limits)
+local function grant(id, session, info, items, limits)
   local token = format('%.0f', us)
   local last = call('SET', SEQ, token, 'GET')
   last = last and tonumber(last)
@@ -71,4 +71,20 @@ end
 local function stands(id)
   local hold = held(id)
   return hold ~= nil and hold[H_SESSION] ~= '@'
+end
+
+-- giveBack ends a hold while nothing is due, if it is exclusive, without limits, and no request
+-- waits for any of its names, and returns whether it did. That takes no function of the slow path.
+local function giveBack(id)
+  local hold, member = held(id)
+  local names, items = bundle(hold or {}, H_ITEMS)
+  local plain = hold and hold[H_SESSION] ~= '@' and hold[H_LIMITS] == '' and quiet()
+  for i = 1, #items do plain = plain and sub(items[i], 1, 1) == 'x' end
+  local queues = plain and awaited(names, 1, #names)
+  for i = 1, queues and #names or 0 do plain = plain and not queues[names[i]] end
+  if plain then
+    call('ZREM', HOLD, member)
+    call('HDEL', OWN, unpack(names))
+  end
+  return plain
 end

@@ -21,3 +21,13 @@ local function awaited(list, first, last)
   end
   return found
 end
+
+-- occupied returns the names from list[first] to list[last] that are held, reserved or waited for,
+-- as a set that may contain other names, too.
+local function occupied(list, first, last)
+  local set, owners = awaited(list, first, last) or {}, call('HMGET', OWN, unpack(list, first, last))
+  for i = first, last do
+    if owners[i - first + 1] then set[list[i]] = true end
+  end
+  return set
+end

@@ -5,7 +5,7 @@
 local function kept(name)
   if not S.back then
     S.back = {}
-    for other in string.gmatch(call('HGET', META, 'kept') or '', '[^\31]+') do S.back[other] = true end
+    for other in string.gmatch(keptBack(), '[^\31]+') do S.back[other] = true end
   end
   return S.back[name]
 end
@@ -79,7 +79,7 @@ end
 -- may pass them. When their class is let go, they return to their old places. It returns whether
 -- anything changed.
 function S.keep(names)
-  local before, text = call('HGET', META, 'kept') or '', concat(names, US)
+  local before, text = keptBack(), concat(names, US)
   if text == before then return false end
   -- The first write is a removal, so that a full Redis does not refuse the next one.
   call('HDEL', META, 'kept')

@@ -8,7 +8,7 @@ function S.seize(id, session, info, items, limits, under)
     local name = named(items[i])
     if sub(items[i], 1, 1) == 'x' and call('HEXISTS', OWN, name) == 1 then over[#over + 1] = name end
   end
-  local token = take(id, session, info, items, limits)
+  local token = grant(id, session, info, items, limits)
   for i = 1, #over do call('HSET', OWN, over[i], 'u' .. id) end
   return token
 end
@@ -31,3 +31,14 @@ local function give(id, wait)
   call('ZADD', IDX, '0', '@\0o\0' .. id)
   S.offers[#S.offers + 1] = id
 end
+
+-- findOffers adds offers of other scripts that are not picked up yet to those of this script, and
+-- returns how many it has found.
+function S.findOffers(most)
+  local found = call('ZRANGEBYLEX', IDX, '[@\0o\0', '(@\0o\1', 'LIMIT', '0', most)
+  for i = 1, #found do S.offers[#S.offers + 1] = string.match(found[i], '^[^%z]*%z.%z(.*)$') end
+  return #found
+end
+
+-- pickUp notes that an offer is picked up.
+function S.pickUp(id) call('ZREM', IDX, '@\0o\0' .. id) end

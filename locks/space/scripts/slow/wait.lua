@@ -25,6 +25,18 @@ function S.wait(id)
   return record
 end
 
+-- ticket returns the ticket of a wait, or nil without one.
+function S.ticket(id)
+  local wait = S.wait(id)
+  return wait and wait[W_TICKET]
+end
+
+-- patience returns for how many ms later requests may pass a wait.
+function S.patience(id)
+  local wait = S.wait(id)
+  return wait[W_RESERVE] - wait[W_SINCE]
+end
+
 -- class returns the index entry of a wait of the space under its class, or nil if it has none.
 local function class(id, wait)
   return wait[W_SESSION] == '@' and wait[W_LIMITS] ~= '' and '~k' .. wait[W_LIMITS] .. '\0' .. wait[W_TICKET] .. '\0' .. id or nil

@@ -57,7 +57,7 @@ function S.visit(names) free(names) end
 -- inform publishes a message to a session, under its next revision.
 function S.inform(session, kind, ...)
   local rev = call('HINCRBY', META, 'rev:' .. session, 1)
-  call('PUBLISH', sub(META, 1, -5) .. 'to:' .. session, concat({kind, rev, ...}, US))
+  notify(session, concat({kind, rev, ...}, US))
 end
 
 -- tell notifies the desk of offers. A script that makes the offered runs due itself does not call
@@ -65,7 +65,7 @@ end
 function S.tell()
   if #S.offers == 0 then return end
   local desk = call('HGET', META, 'desk')
-  if desk then call('PUBLISH', sub(META, 1, -5) .. 'to:' .. desk, 'o') end
+  if desk then notify(desk, 'o') end
 end
 
 -- grace returns for how many more ms nothing is granted, or nil.

@@ -1,11 +1,5 @@
 -- Jobs: cursors, the text of carried definitions, and remembered ids.
 
--- recalling reports whether the workers are re-asserting what Redis has lost.
-local function recalling()
-  local lost = call('HMGET', META, 'lost', 'grace')
-  return lost[1] and tonumber(lost[2] or 0) > now
-end
-
 -- recall takes a re-asserted cursor, unless a higher one is known, and returns the job's. A cursor
 -- that was set by a registration without any knowledge of the job gives way.
 local function recall(job, cursor, last)

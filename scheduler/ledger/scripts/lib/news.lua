@@ -4,15 +4,6 @@
 -- they know it should Redis lose its data.
 local function announce(id, state) call('XADD', NEWS, 'MAXLEN', '~', '10000', '*', 'r', id, 's', state) end
 
--- notify sends a notice to live sessions, 500 entries of the timer wheel at most. Others learn of
--- it by their next poll.
-local function notify(notice)
-  local alive = call('ZRANGEBYSCORE', EXP, '(' .. ms, '+inf', 'LIMIT', '0', 500)
-  for i = 1, #alive do
-    if sub(alive[i], 1, 1) == 's' then call('PUBLISH', sub(META, 1, -5) .. 'to:' .. sub(alive[i], 2), 'n' .. US .. notice) end
-  end
-end
-
 -- asked lists what a worker is asked to stop: runs and reasons; no run: all of them, it must drain.
 -- The reason is "" where the records before it are long, so that reading them does not keep Redis
 -- busy; it is in the record when the run ends.

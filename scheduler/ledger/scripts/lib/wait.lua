@@ -4,7 +4,7 @@
 -- paused now, for how many ms.
 local function stopped(queue, since)
   local total, still = 0, nil
-  local kept = US .. (call('HGET', META, 'kept') or '') .. US
+  local kept = US .. keptBack() .. US
   for from, upto in string.gmatch(call('HGET', LEDGER, 'pauses:' .. queue) or '', '(%d+)%-(%d*)') do
     -- If the end of a pause is missing although the queue is not paused, an older build did not
     -- record it: that pause does not count.
@@ -27,7 +27,7 @@ local function offered(S, list)
       local id = sub(wid, 2)
       local run, broken = load(id)
       if broken then unreadable(id) end
-      call('ZREM', IDX, '@\0o\0' .. wid)
+      S.pickUp(wid)
       if run and run[STATE] == 'waiting' then
         if overdue(run) then S.lapse(wid) end
         due(id, run)
