@@ -23,7 +23,6 @@ import (
 	"lockstep/locks/redistest"
 	"lockstep/scheduler/admin"
 	"lockstep/scheduler/ledger"
-	"lockstep/scheduler/queue"
 )
 
 // faultRow is a line of the failure table.
@@ -358,7 +357,7 @@ func TestFaultDeliveryNeverSentLostOrDoubled(t *testing.T) {
 		return enqueued.Due[0]
 	}
 	push := func(due ledger.Due) {
-		if _, err := conn.queue.Push(t.Context(), queue.Delivery{Run: string(due.Run), N: due.N, Queue: due.Queue}); err != nil {
+		if _, err := conn.queue.Push(t.Context(), due); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -392,7 +391,7 @@ func TestFaultDeliveryNeverSentLostOrDoubled(t *testing.T) {
 	push(again)
 	eventually(t, 20*time.Second, "the late deliveries are removed", func() bool {
 		for _, n := range []int64{doubled.N, again.N} {
-			if alive, err := conn.queue.Alive(t.Context(), queue.Delivery{Run: string(doubled.Run), N: n, Queue: doubled.Queue}); err != nil || alive {
+			if alive, err := conn.queue.Alive(t.Context(), ledger.Due{Run: doubled.Run, N: n, Queue: doubled.Queue}); err != nil || alive {
 				return false
 			}
 		}

@@ -188,22 +188,6 @@ func (p *Pusher) pushAll(ctx context.Context, often *repeats.Logger, last bool) 
 
 // Push pushes deliveries and confirms those that were pushed.
 func (p *Pusher) Push(ctx context.Context, due ...ledger.Due) error {
-	deliveries := make([]queue.Delivery, len(due))
-	for i, d := range due {
-		deliveries[i] = delivery(d)
-	}
-	pushed, err := p.queue.Push(ctx, deliveries...)
-	confirm := make([]ledger.Due, len(pushed))
-	for i, d := range pushed {
-		confirm[i] = dueOf(d)
-	}
-	return errors.Join(err, p.ledger.Confirm(ctx, confirm))
-}
-
-func delivery(d ledger.Due) queue.Delivery {
-	return queue.Delivery{Run: string(d.Run), N: d.N, Queue: d.Queue}
-}
-
-func dueOf(d queue.Delivery) ledger.Due {
-	return ledger.Due{Run: jobs.RunID(d.Run), N: d.N, Queue: d.Queue}
+	pushed, err := p.queue.Push(ctx, due...)
+	return errors.Join(err, p.ledger.Confirm(ctx, pushed))
 }

@@ -286,9 +286,7 @@ func (s *Scheduler) sweepFetched(ctx context.Context) {
 	for _, session := range ended {
 		var lost []ledger.Due
 		for _, fetch := range bySession[session] {
-			for _, delivery := range fetch.Deliveries {
-				lost = append(lost, dueOf(delivery))
-			}
+			lost = append(lost, fetch.Deliveries...)
 		}
 		// A run that was claimed, or is due under another n, stays as it is.
 		if err := s.repush(call, SessionEnded, lost); err != nil {
@@ -362,11 +360,7 @@ func (s *Scheduler) lookUpSome(ctx context.Context, sent []ledger.Due) bool {
 	if len(sent) == 0 {
 		return false
 	}
-	deliveries := make([]queue.Delivery, len(sent))
-	for i, d := range sent {
-		deliveries[i] = delivery(d)
-	}
-	alive, err := s.o.Queue.AllAlive(ctx, deliveries)
+	alive, err := s.o.Queue.AllAlive(ctx, sent)
 	if err != nil {
 		s.failed(ctx, "look up deliveries", err)
 		return false

@@ -58,6 +58,7 @@ func (l *Ledger) LimitArgs(bytes int) { l.maxArgs = bytes }
 func (l *Ledger) Space() *locks.Space { return l.space }
 
 // Due is a run that is due under its n-th delivery: to be pushed to its queue, or claimed at once.
+// A run never uses the same N twice.
 type Due struct {
 	Run   jobs.RunID
 	N     int64

@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/locks/redistest"
+	"lockstep/scheduler/ledger"
 	"lockstep/scheduler/queue"
 )
 
@@ -43,7 +44,7 @@ func serveAdopting(t *testing.T, c *queue.Client, q string, a *adopter) {
 	t.Helper()
 	serve(t, c, queue.Options{
 		Queues: map[string]int{q: 1}, Adopt: a.adopt, Slots: newSlots(1),
-		Handle: func(_ context.Context, some []queue.Delivery) { t.Errorf("a delivery: %+v", some) },
+		Handle: func(_ context.Context, some []ledger.Due) { t.Errorf("a delivery: %+v", some) },
 	})
 }
 

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"lockstep/scheduler/ledger"
 )
 
 // nobodyAfter is how long the asynq lease of an active delivery may remain unchanged before the
@@ -24,8 +26,8 @@ type sighting struct {
 }
 
 // Alive is [Client.AllAlive] for one delivery.
-func (c *Client) Alive(ctx context.Context, d Delivery) (bool, error) {
-	alive, err := c.AllAlive(ctx, []Delivery{d})
+func (c *Client) Alive(ctx context.Context, d ledger.Due) (bool, error) {
+	alive, err := c.AllAlive(ctx, []ledger.Due{d})
 	return err == nil && alive[0], err
 }
 
@@ -40,7 +42,7 @@ func (c *Client) Alive(ctx context.Context, d Delivery) (bool, error) {
 // it, and that clock may be wrong. A changing lease decides. An active delivery without a lease is
 // lost immediately. If this client has seen its lease unchanged for 10 s, it is lost from then on.
 // So a client must ask at least twice, and a new client starts to observe from the beginning.
-func (c *Client) AllAlive(ctx context.Context, deliveries []Delivery) ([]bool, error) {
+func (c *Client) AllAlive(ctx context.Context, deliveries []ledger.Due) ([]bool, error) {
 	// The look is not atomic and need not be: if a delivery changes between the commands, then a
 	// worker is handling it, and the next look sees the result. But the records must be read after
 	// the states, because a fetch moves a delivery from the states to the records.
@@ -51,7 +53,7 @@ func (c *Client) AllAlive(ctx context.Context, deliveries []Delivery) ([]bool, e
 	states := make([]*redis.StringCmd, len(deliveries))
 	err := c.pipeline(ctx, func(p redis.Pipeliner) {
 		for i, d := range deliveries {
-			states[i] = p.HGet(ctx, taskKey(d.Queue, d.taskID(c.namespace)), "state")
+			states[i] = p.HGet(ctx, taskKey(d.Queue, taskID(d, c.namespace)), "state")
 		}
 	})
 	if err != nil {
@@ -64,7 +66,7 @@ func (c *Client) AllAlive(ctx context.Context, deliveries []Delivery) ([]bool, e
 	var now *redis.TimeCmd
 	err = c.pipeline(ctx, func(p redis.Pipeliner) {
 		for i, d := range deliveries {
-			id := d.taskID(c.namespace)
+			id := taskID(d, c.namespace)
 			switch states[i].Val() {
 			case "active":
 				leases[i] = p.ZScore(ctx, queueKey(d.Queue, "lease"), id)
@@ -87,7 +89,7 @@ func (c *Client) AllAlive(ctx context.Context, deliveries []Delivery) ([]bool, e
 		return fail(err)
 	}
 	for i, lease := range leases {
-		key := taskKey(deliveries[i].Queue, deliveries[i].taskID(c.namespace))
+		key := taskKey(deliveries[i].Queue, taskID(deliveries[i], c.namespace))
 		if errors.Is(lease.Err(), redis.Nil) {
 			c.forget(key)
 		} else {
@@ -105,7 +107,7 @@ func (c *Client) AllAlive(ctx context.Context, deliveries []Delivery) ([]bool, e
 		}
 	}
 	for _, i := range gone {
-		alive[i] = inHand[deliveries[i].Queue][deliveries[i].taskID(c.namespace)]
+		alive[i] = inHand[deliveries[i].Queue][taskID(deliveries[i], c.namespace)]
 	}
 	return alive, nil
 }

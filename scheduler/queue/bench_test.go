@@ -9,7 +9,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"lockstep/jobs"
 	"lockstep/locks/redistest"
+	"lockstep/scheduler/ledger"
 	"lockstep/scheduler/queue"
 )
 
@@ -36,15 +38,15 @@ func BenchmarkServe(b *testing.B) {
 					b.Fatal(err)
 				}
 				roundTrip := measure(b, way)
-				deliveries := make([]queue.Delivery, b.N)
+				deliveries := make([]ledger.Due, b.N)
 				for i := range deliveries {
-					deliveries[i] = queue.Delivery{Run: fmt.Sprint("run-", i), N: 1, Queue: q}
+					deliveries[i] = ledger.Due{Run: jobs.RunID(fmt.Sprint("run-", i)), N: 1, Queue: q}
 				}
 				push(b, direct, deliveries...)
 				var handled atomic.Int64
 				all := make(chan struct{})
 				b.ResetTimer()
-				serve(b, c, queue.Options{Queues: map[string]int{q: 1}, Fetchers: fetchers, Handle: func(_ context.Context, some []queue.Delivery) {
+				serve(b, c, queue.Options{Queues: map[string]int{q: 1}, Fetchers: fetchers, Handle: func(_ context.Context, some []ledger.Due) {
 					if handled.Add(int64(len(some))) == int64(b.N) {
 						close(all)
 					}
@@ -75,12 +77,12 @@ func measure(b *testing.B, rdb *redis.Client) time.Duration {
 func BenchmarkPush(b *testing.B) {
 	c, q := newClient(b, redistest.Client(b))
 	const batch = 100
-	deliveries := make([]queue.Delivery, batch)
+	deliveries := make([]ledger.Due, batch)
 	n := int64(0)
 	for b.Loop() {
 		n++
 		for i := range deliveries {
-			deliveries[i] = queue.Delivery{Run: fmt.Sprint("run-", i), N: n, Queue: q}
+			deliveries[i] = ledger.Due{Run: jobs.RunID(fmt.Sprint("run-", i)), N: n, Queue: q}
 		}
 		push(b, c, deliveries...)
 	}

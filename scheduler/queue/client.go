@@ -13,6 +13,8 @@ import (
 
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
+
+	"lockstep/scheduler/ledger"
 )
 
 // ErrOwned says that a queue belongs to another namespace. See [OwnedError].
@@ -88,9 +90,9 @@ func New(rdb redis.UniversalClient, namespace string) (*Client, error) {
 // Push sends deliveries, many per round trip, and returns those that asynq has now, including those
 // that it had already. The error joins the errors of the others. These may have arrived too, if
 // only the reply was lost. Pushing a delivery again is harmless.
-func (c *Client) Push(ctx context.Context, deliveries ...Delivery) ([]Delivery, error) {
+func (c *Client) Push(ctx context.Context, deliveries ...ledger.Due) ([]ledger.Due, error) {
 	var (
-		pushed []Delivery
+		pushed []ledger.Due
 		errs   []error
 	)
 	for some := range slices.Chunk(deliveries, pushMost) {
@@ -108,7 +110,7 @@ func (c *Client) Push(ctx context.Context, deliveries ...Delivery) ([]Delivery, 
 // It also announces their queues to asynq's tools. asynq's client does so once in its life, but
 // Redis may have been emptied since, and a client that stays connected does not notice that. So
 // every push announces the queues.
-func (c *Client) push(ctx context.Context, deliveries []Delivery) (pushed []Delivery, err error) {
+func (c *Client) push(ctx context.Context, deliveries []ledger.Due) (pushed []ledger.Due, err error) {
 	var (
 		errs   []error
 		queues []any
@@ -158,8 +160,8 @@ func (c *Client) push(ctx context.Context, deliveries []Delivery) (pushed []Deli
 }
 
 // enqueueing returns the script call with which asynq would enqueue a delivery.
-func (c *Client) enqueueing(ctx context.Context, d Delivery) (*enqueueing, error) {
-	task, err := d.task(c.namespace)
+func (c *Client) enqueueing(ctx context.Context, d ledger.Due) (*enqueueing, error) {
+	task, err := newTask(d, c.namespace)
 	if err != nil {
 		return nil, err
 	}

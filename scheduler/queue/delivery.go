@@ -9,28 +9,21 @@ import (
 	"time"
 
 	"github.com/hibiken/asynq"
+
+	"lockstep/jobs"
+	"lockstep/scheduler/ledger"
 )
 
 // TaskType is the asynq task type of all our deliveries. The colon distinguishes it from job names,
 // which plain asynq clients may use as types.
 const TaskType = "lockstep:run"
 
-// Delivery is the message "this run may be runnable". It is disposable: only the ledger knows
-// whether the run is runnable. The ledger accepts the claim of a delivery only while N is the run's
-// current one.
-type Delivery struct {
-	Run string // ID of the run
-	// Counts how often the run has become due. A run never uses the same N twice.
-	N     int64
-	Queue string
-}
-
 // payload is the content of a delivery. Its namespace identifies deliveries that went to the wrong
 // place.
 type payload struct {
-	Namespace string `json:"namespace"`
-	Run       string `json:"run"`
-	N         int64  `json:"n"`
+	Namespace string     `json:"namespace"`
+	Run       jobs.RunID `json:"run"`
+	N         int64      `json:"n"`
 }
 
 // endless is the deadline of a delivery. asynq gives a task without timeout and deadline 30
@@ -41,12 +34,12 @@ var endless = time.Date(2200, time.January, 1, 0, 0, 0, 0, time.UTC)
 // before it checks whether the error counts.
 const uncounted = 1_000_000
 
-// taskID returns the delivery's ID in asynq.
-func (d Delivery) taskID(namespace string) string {
-	return namespace + ":" + d.Run + "#" + strconv.FormatInt(d.N, 10)
+// taskID returns the ID of a delivery in asynq.
+func taskID(d ledger.Due, namespace string) string {
+	return namespace + ":" + string(d.Run) + "#" + strconv.FormatInt(d.N, 10)
 }
 
-func (d Delivery) task(namespace string) (*asynq.Task, error) {
+func newTask(d ledger.Due, namespace string) (*asynq.Task, error) {
 	if d.Run == "" {
 		return nil, errors.New("delivery without a run")
 	}
@@ -59,7 +52,7 @@ func (d Delivery) task(namespace string) (*asynq.Task, error) {
 	}
 	return asynq.NewTask(TaskType, b,
 		asynq.Queue(d.Queue),
-		asynq.TaskID(d.taskID(namespace)),
+		asynq.TaskID(taskID(d, namespace)),
 		asynq.MaxRetry(uncounted),
 		asynq.Deadline(endless),
 	), nil
@@ -71,13 +64,13 @@ func (d Delivery) task(namespace string) (*asynq.Task, error) {
 var messagePrefix = "\x0a" + string(rune(len(TaskType))) + TaskType
 
 // deliveryOf parses a delivery's ID in asynq, without the namespace.
-func deliveryOf(id, queue string) Delivery {
+func deliveryOf(id, queue string) ledger.Due {
 	at := strings.LastIndexByte(id, '#')
 	n, err := strconv.ParseInt(id[at+1:], 10, 64)
 	if at < 0 || err != nil { // not pushed by lockstep: the ledger knows no such run
-		return Delivery{Run: id, Queue: queue}
+		return ledger.Due{Run: jobs.RunID(id), Queue: queue}
 	}
-	return Delivery{Run: id[:at], N: n, Queue: queue}
+	return ledger.Due{Run: jobs.RunID(id[:at]), N: n, Queue: queue}
 }
 
 func decode(data []byte) (payload, error) {

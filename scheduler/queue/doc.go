@@ -7,9 +7,9 @@
 // acknowledgement it runs a task again a minute later. The late acknowledgement of a stalled server
 // deletes the task that another server is running. An ID remains blocked while a hash is left over.
 // At every deadline asynq abandons a handler instead of waiting for it. So nothing here depends on
-// the fate of an asynq task. The task is only a [Delivery], a message that says "this run may be
-// runnable". It may come late, twice or never. Only the ledger knows whether the run must still be
-// done.
+// the fate of an asynq task. The task only delivers a [ledger.Due], a message that says "this run
+// may be runnable". It may come late, twice or never. Only the ledger knows whether the run must
+// still be done, and it accepts the claim of a delivery only while its N is the run's current one.
 //
 // # A delivery
 //

@@ -11,7 +11,9 @@ import (
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
+	"lockstep/jobs"
 	"lockstep/locks/redistest"
+	"lockstep/scheduler/ledger"
 	"lockstep/scheduler/queue"
 )
 
@@ -24,10 +26,10 @@ func TestLostDeliveryIsNotAlive(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	never := queue.Delivery{Run: "never pushed", N: 1, Queue: q}
-	deleted := queue.Delivery{Run: "deleted", N: 1, Queue: q}
-	archived := queue.Delivery{Run: "archived", N: 1, Queue: q}
-	kept := queue.Delivery{Run: "kept", N: 1, Queue: q}
+	never := ledger.Due{Run: "never pushed", N: 1, Queue: q}
+	deleted := ledger.Due{Run: "deleted", N: 1, Queue: q}
+	archived := ledger.Due{Run: "archived", N: 1, Queue: q}
+	kept := ledger.Due{Run: "kept", N: 1, Queue: q}
 	push(t, c, deleted, archived, kept)
 	if err := inspector.DeleteTask(q, namespace+":deleted#1"); err != nil {
 		t.Fatal(err)
@@ -35,7 +37,7 @@ func TestLostDeliveryIsNotAlive(t *testing.T) {
 	if err := inspector.ArchiveTask(q, namespace+":archived#1"); err != nil {
 		t.Fatal(err)
 	}
-	for d, want := range map[queue.Delivery]bool{
+	for d, want := range map[ledger.Due]bool{
 		never: false, deleted: false, archived: false, kept: true,
 		{Run: "kept", N: 2, Queue: q}: false,
 	} {
@@ -96,7 +98,7 @@ func TestDeliveryActiveUnderADeadServerIsNotAlive(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := queue.Delivery{Run: "r", N: 1, Queue: q}
+	d := ledger.Due{Run: "r", N: 1, Queue: q}
 	push(t, there, d)
 	inHand, release := holdInAsynq(t, proxy.Client(t), q)
 	receive(t, inHand)
@@ -142,7 +144,7 @@ func TestDeliveryActiveUnderADeadServerIsNotAlive(t *testing.T) {
 		t.Error("alive without a lease")
 	}
 	// The next n does not conflict with the leftovers of the previous one.
-	next := queue.Delivery{Run: "r", N: 2, Queue: q}
+	next := ledger.Due{Run: "r", N: 2, Queue: q}
 	push(t, here, next)
 	if !alive(t, here, next) {
 		t.Error("the next delivery is not alive")
@@ -160,7 +162,7 @@ func TestDeliveryActiveUnderALivingServerIsAlive(t *testing.T) {
 	c, q := newClient(t, rdb)
 	now := &clock{now: time.Now()}
 	c.SetClock(now.read)
-	d := queue.Delivery{Run: "r", N: 1, Queue: q}
+	d := ledger.Due{Run: "r", N: 1, Queue: q}
 	push(t, c, d)
 	inHand, _ := holdInAsynq(t, rdb, q)
 	receive(t, inHand)
@@ -174,14 +176,14 @@ func TestServerSurvivesAnEmptiedRedis(t *testing.T) {
 	rdb := redistest.New(t, redistest.Options{}).Client(t)
 	c, q := newClient(t, rdb)
 	inspector := asynq.NewInspectorFromRedisClient(rdb)
-	got := make(chan queue.Delivery)
+	got := make(chan ledger.Due)
 	serve(t, c, queue.Options{Queues: map[string]int{q: 1}, Handle: into(got)})
-	push(t, c, queue.Delivery{Run: "before", N: 1, Queue: q})
+	push(t, c, ledger.Due{Run: "before", N: 1, Queue: q})
 	receive(t, got)
 	if err := errors.Join(rdb.FlushAll(t.Context()).Err(), rdb.ScriptFlush(t.Context()).Err()); err != nil {
 		t.Fatal(err)
 	}
-	d := queue.Delivery{Run: "after", N: 1, Queue: q}
+	d := ledger.Due{Run: "after", N: 1, Queue: q}
 	push(t, c, d)
 	if got := receive(t, got); got != d {
 		t.Errorf("got %+v, want %+v", got, d)
@@ -199,20 +201,20 @@ func TestServerResumesWhenRedisIsBack(t *testing.T) {
 	t.Parallel()
 	s := redistest.New(t, redistest.Options{})
 	c, q := newClient(t, s.Client(t))
-	got := make(chan queue.Delivery)
+	got := make(chan ledger.Due)
 	log, lines := newLog()
 	serve(t, c, queue.Options{Queues: map[string]int{q: 1}, Handle: into(got), Logger: log})
-	push(t, c, queue.Delivery{Run: "before", N: 1, Queue: q})
+	push(t, c, ledger.Due{Run: "before", N: 1, Queue: q})
 	receive(t, got)
 	s.Kill()
 	eventually(t, "the outage is logged", func() bool { return lines.count("fetching deliveries failed, will retry") == 1 })
-	if _, err := c.Push(t.Context(), queue.Delivery{Run: "during", N: 1, Queue: q}); err == nil {
+	if _, err := c.Push(t.Context(), ledger.Due{Run: "during", N: 1, Queue: q}); err == nil {
 		t.Error("pushed to an unreachable Redis")
 	}
 	if err := s.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	d := queue.Delivery{Run: "after", N: 1, Queue: q}
+	d := ledger.Due{Run: "after", N: 1, Queue: q}
 	push(t, c, d)
 	if got := receive(t, got); got != d {
 		t.Errorf("got %+v, want %+v", got, d)
@@ -225,12 +227,12 @@ func TestServerStartsBeforeRedis(t *testing.T) {
 	s := redistest.New(t, redistest.Options{})
 	s.Kill()
 	c, q := newClient(t, s.Client(t))
-	got := make(chan queue.Delivery)
+	got := make(chan ledger.Due)
 	serve(t, c, queue.Options{Queues: map[string]int{q: 1}, Handle: into(got)})
 	if err := s.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	push(t, c, queue.Delivery{Run: "r", N: 1, Queue: q})
+	push(t, c, ledger.Due{Run: "r", N: 1, Queue: q})
 	receive(t, got)
 }
 
@@ -239,7 +241,7 @@ func TestStopWaitsForHandle(t *testing.T) {
 	c, q := newClient(t, redistest.Client(t))
 	inHand := make(chan struct{})
 	finished := false // written before Run returns, read after
-	stop := serve(t, c, queue.Options{Queues: map[string]int{q: 1}, Handle: func(ctx context.Context, _ []queue.Delivery) {
+	stop := serve(t, c, queue.Options{Queues: map[string]int{q: 1}, Handle: func(ctx context.Context, _ []ledger.Due) {
 		close(inHand)
 		<-ctx.Done()
 		for range 3000 {
@@ -250,7 +252,7 @@ func TestStopWaitsForHandle(t *testing.T) {
 		}
 		finished = true
 	}})
-	push(t, c, queue.Delivery{Run: "r", N: 1, Queue: q})
+	push(t, c, ledger.Due{Run: "r", N: 1, Queue: q})
 	receive(t, inHand)
 	if err := stop(); err != nil {
 		t.Error(err)
@@ -276,7 +278,7 @@ func TestDeliveryFetchedWhileStoppingGoesBack(t *testing.T) {
 	slots := newSlots(1)
 	server, err := queue.NewServer(there, queue.Options{
 		Queues: map[string]int{q: 1}, Slots: slots, PollInterval: time.Millisecond,
-		Handle: func(_ context.Context, some []queue.Delivery) { t.Errorf("handled %+v", some) },
+		Handle: func(_ context.Context, some []ledger.Due) { t.Errorf("handled %+v", some) },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -290,7 +292,7 @@ func TestDeliveryFetchedWhileStoppingGoesBack(t *testing.T) {
 	// A fetch waits on its way to Redis and then takes the delivery. Its reply is held until the
 	// server stops.
 	proxy.Set(redistest.Faults{HoldRequests: true})
-	d := queue.Delivery{Run: "r", N: 1, Queue: q}
+	d := ledger.Due{Run: "r", N: 1, Queue: q}
 	push(t, here, d)
 	proxy.Set(redistest.Faults{HoldReplies: true})
 	eventually(t, "it is fetched", func() bool { return info(t, here, q).Pending == 0 })
@@ -314,13 +316,13 @@ func TestDeliveryEndsWithItsFetch(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
 		t.Parallel()
 		c, q := newClient(t, rdb)
-		inHand, release, slots := make(chan queue.Delivery), make(chan struct{}), newSlots(1)
-		serve(t, c, queue.Options{Queues: map[string]int{q: 1}, Slots: slots, Handle: func(_ context.Context, some []queue.Delivery) {
+		inHand, release, slots := make(chan ledger.Due), make(chan struct{}), newSlots(1)
+		serve(t, c, queue.Options{Queues: map[string]int{q: 1}, Slots: slots, Handle: func(_ context.Context, some []ledger.Due) {
 			inHand <- some[0]
 			<-release
 			slots.Release(len(some))
 		}})
-		d := queue.Delivery{Run: "r#a", N: 7, Queue: q}
+		d := ledger.Due{Run: "r#a", N: 7, Queue: q}
 		push(t, c, d)
 		if got := receive(t, inHand); got != d {
 			t.Errorf("got %+v, want %+v", got, d)
@@ -353,10 +355,10 @@ func TestDeliveriesBehindAForeignTaskAreFetched(t *testing.T) {
 		t.Fatal(err)
 	}
 	plain := asynq.NewClientFromRedisClient(rdb)
-	want := make(map[queue.Delivery]bool)
+	want := make(map[ledger.Due]bool)
 	for i := range 6 {
 		for j := range 3 {
-			d := queue.Delivery{Run: fmt.Sprint("r", i), N: int64(j), Queue: q}
+			d := ledger.Due{Run: jobs.RunID(fmt.Sprint("r", i)), N: int64(j), Queue: q}
 			push(t, c, d)
 			want[d] = true
 		}
@@ -366,7 +368,7 @@ func TestDeliveriesBehindAForeignTaskAreFetched(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	got := make(chan queue.Delivery)
+	got := make(chan ledger.Due)
 	serve(t, c, queue.Options{Queues: map[string]int{q: 1}, Handle: into(got), Slots: newSlots(100), Fetchers: 2})
 	for range len(want) {
 		d := receive(t, got)

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"lockstep/scheduler/ledger"
 )
 
 // fetchedKey is a HASH in the slot of a queue: the deliveries that each session of a namespace has
@@ -38,7 +40,7 @@ func readRecord(record string) (at time.Time, ids []string) {
 type Fetch struct {
 	Session    string
 	Queue      string
-	Deliveries []Delivery
+	Deliveries []ledger.Due
 
 	field string // of its record
 }

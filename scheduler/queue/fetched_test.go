@@ -9,7 +9,9 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"lockstep/jobs"
 	"lockstep/locks/redistest"
+	"lockstep/scheduler/ledger"
 	"lockstep/scheduler/queue"
 )
 
@@ -38,17 +40,17 @@ func TestFetchedDeliveriesAreOnRecordUntilTheyAreHandled(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
 		c, q := newClient(t, rdb)
-		got, handled := make(chan queue.Delivery), make(chan struct{})
+		got, handled := make(chan ledger.Due), make(chan struct{})
 		var want []string
-		var deliveries []queue.Delivery
+		var deliveries []ledger.Due
 		for i := range 3 {
-			deliveries = append(deliveries, queue.Delivery{Run: fmt.Sprint("run", i), N: 7, Queue: q})
+			deliveries = append(deliveries, ledger.Due{Run: jobs.RunID(fmt.Sprint("run", i)), N: 7, Queue: q})
 			want = append(want, fmt.Sprintf("run%d#7 in %s", i, q))
 		}
 		push(t, c, deliveries...)
 		stop := serve(t, c, queue.Options{
 			Queues: map[string]int{q: 1}, Fetchers: 1, Session: func() string { return "w.1" },
-			Handle: func(ctx context.Context, some []queue.Delivery) {
+			Handle: func(ctx context.Context, some []ledger.Due) {
 				for _, d := range some {
 					select {
 					case got <- d:
@@ -110,8 +112,8 @@ func TestRecordOfAFetchOutlivesItsWorkerUntilItIsForgotten(t *testing.T) {
 	}
 	record(time.Second, "young")
 	record(time.Minute, "old")
-	for run, want := range map[string]bool{"young": true, "old": false} {
-		if got := alive(t, c, queue.Delivery{Run: run, N: 1, Queue: q}); got != want {
+	for run, want := range map[jobs.RunID]bool{"young": true, "old": false} {
+		if got := alive(t, c, ledger.Due{Run: run, N: 1, Queue: q}); got != want {
 			t.Errorf("%s: alive is %v, want %v", run, got, want)
 		}
 	}

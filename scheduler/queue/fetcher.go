@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"lockstep/scheduler/ledger"
 )
 
 var (
@@ -152,7 +154,7 @@ func (f *fetcher) fetch(ctx context.Context, pending string, call func() *redis.
 
 // take takes as many deliveries of a queue as this pass has slots for, and records them under a
 // field, or without a record if field is "". foreign reports that the next task is foreign.
-func (f *fetcher) take(ctx context.Context, queue string) (some []Delivery, field string, foreign bool, err error) {
+func (f *fetcher) take(ctx context.Context, queue string) (some []ledger.Due, field string, foreign bool, err error) {
 	const (
 		day       = 24 * time.Hour
 		statsKept = 90 * day // as in asynq

@@ -9,6 +9,7 @@ import (
 	"github.com/hibiken/asynq"
 
 	"lockstep/locks/redistest"
+	"lockstep/scheduler/ledger"
 	"lockstep/scheduler/queue"
 )
 
@@ -31,7 +32,7 @@ func TestForeignTaskGoesBackAndIsNeverEnded(t *testing.T) {
 				t.Fatal(err)
 			}
 			log, lines := newLog()
-			got := make(chan queue.Delivery)
+			got := make(chan ledger.Due)
 			slots := newSlots(1)
 			serve(t, c, queue.Options{Queues: map[string]int{q: 1}, Handle: into(got), Logger: log, Slots: slots})
 			for round := range 3 {
@@ -51,7 +52,7 @@ func TestForeignTaskGoesBackAndIsNeverEnded(t *testing.T) {
 				}
 			}
 			// Each time, its slot is free again.
-			push(t, c, queue.Delivery{Run: "ours", N: 1, Queue: q})
+			push(t, c, ledger.Due{Run: "ours", N: 1, Queue: q})
 			if d := receive(t, got); d.Run != "ours" {
 				t.Errorf("got %+v, want ours", d)
 			}
@@ -88,10 +89,10 @@ func TestForeignTasksCostNoSlots(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	got := make(chan queue.Delivery)
+	got := make(chan ledger.Due)
 	slots := newSlots(1)
 	stop := serve(t, c, queue.Options{Queues: map[string]int{q: 1}, Handle: into(got), Slots: slots})
-	push(t, c, queue.Delivery{Run: "ours", N: 1, Queue: q})
+	push(t, c, ledger.Due{Run: "ours", N: 1, Queue: q})
 	receive(t, got)
 	slots.Release(1)
 	if err := stop(); err != nil {

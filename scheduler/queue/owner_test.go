@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/locks/redistest"
+	"lockstep/scheduler/ledger"
 	"lockstep/scheduler/queue"
 )
 
@@ -49,11 +50,11 @@ func TestServerFetchesNothingFromAnotherNamespacesQueue(t *testing.T) {
 	if err := owner.Own(t.Context(), []string{q}); err != nil {
 		t.Fatal(err)
 	}
-	push(t, owner, queue.Delivery{Run: "r", N: 1, Queue: q})
+	push(t, owner, ledger.Due{Run: "r", N: 1, Queue: q})
 	other, free := newClient(t, rdb)
 	s, err := queue.NewServer(other, queue.Options{
 		Queues: map[string]int{q: 1, free: 1},
-		Handle: func(_ context.Context, d []queue.Delivery) { t.Errorf("handled %+v", d) },
+		Handle: func(_ context.Context, d []ledger.Due) { t.Errorf("handled %+v", d) },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -71,7 +72,7 @@ func TestMisdirectedDeliveriesAreEndedAndLogged(t *testing.T) {
 	rdb := redistest.Client(t)
 	c, q := newClient(t, rdb)
 	other, _ := newClient(t, rdb)
-	push(t, other, queue.Delivery{Run: "of-another-namespace", N: 1, Queue: q})
+	push(t, other, ledger.Due{Run: "of-another-namespace", N: 1, Queue: q})
 	plain := asynq.NewClientFromRedisClient(rdb)
 	for _, body := range []string{"", "garbage", `{"namespace":""}`, `{"run":"r","n":1}`, `{"namespace":1}`} {
 		if _, err := plain.Enqueue(asynq.NewTask(queue.TaskType, []byte(body)), asynq.Queue(q)); err != nil {
@@ -79,10 +80,10 @@ func TestMisdirectedDeliveriesAreEndedAndLogged(t *testing.T) {
 		}
 	}
 	log, lines := newLog()
-	got := make(chan queue.Delivery)
+	got := make(chan ledger.Due)
 	slots := newSlots(1)
 	serve(t, c, queue.Options{Queues: map[string]int{q: 1}, Handle: into(got), Logger: log, Slots: slots})
-	push(t, c, queue.Delivery{Run: "good", N: 1, Queue: q})
+	push(t, c, ledger.Due{Run: "good", N: 1, Queue: q})
 	if d := receive(t, got); d.Run != "good" {
 		t.Errorf("got %+v, want the good one", d)
 	}

@@ -13,7 +13,9 @@ import (
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
+	"lockstep/jobs"
 	"lockstep/locks/redistest"
+	"lockstep/scheduler/ledger"
 	"lockstep/scheduler/queue"
 )
 
@@ -58,8 +60,8 @@ func serve(t testing.TB, c *queue.Client, o queue.Options) (stop func() error) {
 }
 
 // into returns a Handle that sends its deliveries to a channel.
-func into(ch chan<- queue.Delivery) func(context.Context, []queue.Delivery) {
-	return func(ctx context.Context, some []queue.Delivery) {
+func into(ch chan<- ledger.Due) func(context.Context, []ledger.Due) {
+	return func(ctx context.Context, some []ledger.Due) {
 		for _, d := range some {
 			select {
 			case ch <- d:
@@ -99,7 +101,7 @@ func eventually(t testing.TB, what string, holds func() bool) {
 	}
 }
 
-func push(t testing.TB, c *queue.Client, deliveries ...queue.Delivery) {
+func push(t testing.TB, c *queue.Client, deliveries ...ledger.Due) {
 	t.Helper()
 	pushed, err := c.Push(t.Context(), deliveries...)
 	if err != nil {
@@ -124,7 +126,7 @@ func info(t testing.TB, c *queue.Client, name string) queue.Info {
 	return queue.Info{Name: name}
 }
 
-func alive(t testing.TB, c *queue.Client, d queue.Delivery) bool {
+func alive(t testing.TB, c *queue.Client, d ledger.Due) bool {
 	t.Helper()
 	ok, err := c.Alive(t.Context(), d)
 	if err != nil {
@@ -160,9 +162,9 @@ func TestPushedDeliveryIsHandledAndEnded(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
 		t.Parallel()
 		c, q := newClient(t, rdb)
-		got := make(chan queue.Delivery)
+		got := make(chan ledger.Due)
 		serve(t, c, queue.Options{Queues: map[string]int{q: 1}, Handle: into(got)})
-		want := queue.Delivery{Run: "nightly-backup@2026-11-21T01:00:00Z", N: 3, Queue: q}
+		want := ledger.Due{Run: "nightly-backup@2026-11-21T01:00:00Z", N: 3, Queue: q}
 		push(t, c, want)
 		if d := receive(t, got); d != want {
 			t.Errorf("got %+v, want %+v", d, want)
@@ -179,13 +181,13 @@ func owner(t testing.TB, c *queue.Client, q string) string { return info(t, c, q
 func TestDeliveryPushedTwiceExistsOnce(t *testing.T) {
 	t.Parallel()
 	c, q := newClient(t, redistest.Client(t))
-	d := queue.Delivery{Run: "r", N: 1, Queue: q}
+	d := ledger.Due{Run: "r", N: 1, Queue: q}
 	push(t, c, d)
 	push(t, c, d, d)
 	if n := info(t, c, q).Pending; n != 1 {
 		t.Errorf("%d are pending, want 1", n)
 	}
-	push(t, c, queue.Delivery{Run: "r", N: 2, Queue: q})
+	push(t, c, ledger.Due{Run: "r", N: 2, Queue: q})
 	if n := info(t, c, q).Pending; n != 2 {
 		t.Errorf("after the next n %d are pending, want 2", n)
 	}
@@ -194,8 +196,8 @@ func TestDeliveryPushedTwiceExistsOnce(t *testing.T) {
 func TestPushReturnsTheDeliveriesThatArrived(t *testing.T) {
 	t.Parallel()
 	c, q := newClient(t, redistest.Client(t))
-	good := queue.Delivery{Run: "good", N: 1, Queue: q}
-	for _, bad := range []queue.Delivery{
+	good := ledger.Due{Run: "good", N: 1, Queue: q}
+	for _, bad := range []ledger.Due{
 		{Run: "bad", N: 1, Queue: "a{b}"},
 		{Run: "bad", N: 1, Queue: " "},
 		{Run: "", N: 1, Queue: q},
@@ -210,7 +212,7 @@ func TestPushReturnsTheDeliveriesThatArrived(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if pushed, err := c.Push(ctx, queue.Delivery{Run: "late", N: 1, Queue: q}); err == nil || len(pushed) != 0 {
+	if pushed, err := c.Push(ctx, ledger.Due{Run: "late", N: 1, Queue: q}); err == nil || len(pushed) != 0 {
 		t.Errorf("with an ended context: pushed %v, error %v", pushed, err)
 	}
 	if pushed, err := c.Push(t.Context()); err != nil || len(pushed) != 0 {
@@ -224,10 +226,10 @@ func TestEveryDeliveryIsHandledOnceByManyFetchers(t *testing.T) {
 	const n = 1000
 	var (
 		mu    sync.Mutex
-		times = make(map[queue.Delivery]int)
+		times = make(map[ledger.Due]int)
 		all   = make(chan struct{})
 	)
-	handle := func(_ context.Context, some []queue.Delivery) {
+	handle := func(_ context.Context, some []ledger.Due) {
 		mu.Lock()
 		defer mu.Unlock()
 		for _, d := range some {
@@ -238,9 +240,9 @@ func TestEveryDeliveryIsHandledOnceByManyFetchers(t *testing.T) {
 	}
 	o := queue.Options{Queues: map[string]int{q: 1}, Handle: handle}
 	stops := []func() error{serve(t, c, o), serve(t, c, o)}
-	var deliveries []queue.Delivery
+	var deliveries []ledger.Due
 	for i := range n {
-		deliveries = append(deliveries, queue.Delivery{Run: fmt.Sprint("run-", i), N: int64(i), Queue: q})
+		deliveries = append(deliveries, ledger.Due{Run: jobs.RunID(fmt.Sprint("run-", i)), N: int64(i), Queue: q})
 	}
 	push(t, c, deliveries...)
 	receive(t, all)
@@ -265,13 +267,13 @@ func TestFetchesFollowTheWeights(t *testing.T) {
 	c, high := newClient(t, redistest.Client(t))
 	low := redistest.Namespace(t)
 	const each, look = 300, 280
-	var deliveries []queue.Delivery
+	var deliveries []ledger.Due
 	for i := range each {
-		run := fmt.Sprint("run-", i)
-		deliveries = append(deliveries, queue.Delivery{Run: run, Queue: high}, queue.Delivery{Run: run, Queue: low})
+		run := jobs.RunID(fmt.Sprint("run-", i))
+		deliveries = append(deliveries, ledger.Due{Run: run, Queue: high}, ledger.Due{Run: run, Queue: low})
 	}
 	push(t, c, deliveries...)
-	got := make(chan queue.Delivery)
+	got := make(chan ledger.Due)
 	serve(t, c, queue.Options{Queues: map[string]int{high: 6, low: 1}, Handle: into(got), Fetchers: 1})
 	fromHigh := 0
 	for range look {
@@ -291,7 +293,7 @@ func TestPausedQueueKeepsItsDeliveries(t *testing.T) {
 	c, q := newClient(t, rdb)
 	open := redistest.Namespace(t)
 	inspector := asynq.NewInspectorFromRedisClient(rdb)
-	d := queue.Delivery{Run: "r", N: 1, Queue: q}
+	d := ledger.Due{Run: "r", N: 1, Queue: q}
 	push(t, c, d)
 	if err := inspector.PauseQueue(q); err != nil {
 		t.Fatal(err)
@@ -306,11 +308,11 @@ func TestPausedQueueKeepsItsDeliveries(t *testing.T) {
 	if !alive(t, c, d) {
 		t.Error("the delivery is not alive")
 	}
-	got := make(chan queue.Delivery)
+	got := make(chan ledger.Due)
 	serve(t, c, queue.Options{Queues: map[string]int{q: 1, open: 1}, Handle: into(got)})
 	// Later deliveries of another queue overtake it.
 	for i := range 5 {
-		push(t, c, queue.Delivery{Run: "o", N: int64(i), Queue: open})
+		push(t, c, ledger.Due{Run: "o", N: int64(i), Queue: open})
 		if d := receive(t, got); d.Queue != open {
 			t.Errorf("got %+v of a paused queue", d)
 		}
@@ -329,7 +331,7 @@ func TestQueuesAgreesWithTheInspector(t *testing.T) {
 		c, q := newClient(t, rdb)
 		inspector := asynq.NewInspectorFromRedisClient(rdb)
 		client := asynq.NewClientFromRedisClient(rdb)
-		push(t, c, queue.Delivery{Run: "a", N: 1, Queue: q}, queue.Delivery{Run: "b", N: 1, Queue: q})
+		push(t, c, ledger.Due{Run: "a", N: 1, Queue: q}, ledger.Due{Run: "b", N: 1, Queue: q})
 		for i, o := range []asynq.Option{asynq.ProcessIn(time.Hour), asynq.TaskID("to-archive")} {
 			if _, err := client.Enqueue(asynq.NewTask("other", nil), asynq.Queue(q), o); err != nil {
 				t.Fatal(i, err)
@@ -371,7 +373,7 @@ func TestQueuesAgreesWithTheInspector(t *testing.T) {
 func TestBadOptionsAreRefused(t *testing.T) {
 	t.Parallel()
 	c, q := newClient(t, redistest.Client(t))
-	handle := func(context.Context, []queue.Delivery) {}
+	handle := func(context.Context, []ledger.Due) {}
 	for name, o := range map[string]queue.Options{
 		"no queues":          {Handle: handle},
 		"no handle":          {Queues: map[string]int{q: 1}},

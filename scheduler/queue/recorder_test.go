@@ -6,6 +6,7 @@ import (
 	"github.com/hibiken/asynq"
 
 	"lockstep/locks/redistest"
+	"lockstep/scheduler/ledger"
 )
 
 // Our pushes must equal asynq's. To record them, asynq must need no more of Redis than the recorder
@@ -20,11 +21,11 @@ func TestPushedDeliveryIsAsynqsOwn(t *testing.T) {
 	}
 	// without a Redis: any other command panics
 	c.asynq = asynq.NewClientFromRedisClient(&recorder{})
-	d := Delivery{Run: "r", N: 1, Queue: q}
+	d := ledger.Due{Run: "r", N: 1, Queue: q}
 	if _, err := c.Push(t.Context(), d); err != nil {
 		t.Fatal(err)
 	}
-	task, err := d.task(namespace + "-plain")
+	task, err := newTask(d, namespace+"-plain")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,7 +33,7 @@ func TestPushedDeliveryIsAsynqsOwn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := asynq.NewInspectorFromRedisClient(rdb).GetTaskInfo(q, d.taskID(namespace))
+	got, err := asynq.NewInspectorFromRedisClient(rdb).GetTaskInfo(q, taskID(d, namespace))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,11 +41,11 @@ func TestPushedDeliveryIsAsynqsOwn(t *testing.T) {
 		!got.Deadline.Equal(want.Deadline) || got.Retention != want.Retention || got.Queue != want.Queue {
 		t.Errorf("pushed %+v, want one like %+v", got, want)
 	}
-	fields, err := rdb.HKeys(t.Context(), taskKey(q, d.taskID(namespace))).Result()
+	fields, err := rdb.HKeys(t.Context(), taskKey(q, taskID(d, namespace))).Result()
 	if err != nil {
 		t.Fatal(err)
 	}
-	plain, err := rdb.HKeys(t.Context(), taskKey(q, d.taskID(namespace+"-plain"))).Result()
+	plain, err := rdb.HKeys(t.Context(), taskKey(q, taskID(d, namespace+"-plain"))).Result()
 	if err != nil {
 		t.Fatal(err)
 	}

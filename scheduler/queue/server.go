@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/semaphore"
 
+	"lockstep/scheduler/ledger"
 	"lockstep/scheduler/repeats"
 )
 
@@ -87,7 +88,7 @@ type Options struct {
 	//
 	// With Slots, each delivery comes with one slot. Handle returns the slots, or passes them on to
 	// the runs that it starts.
-	Handle func(ctx context.Context, some []Delivery)
+	Handle func(ctx context.Context, some []ledger.Due)
 
 	// Adopt receives tasks from plain asynq clients. Without it all of these are foreign. If it
 	// returns nil, the task ends, because its request is recorded. If it returns ErrForeign or
@@ -167,9 +168,9 @@ func NewServer(c *Client, o Options) (*Server, error) {
 }
 
 // own returns n slots for a server without Slots, and a handle that returns them.
-func own(n int, handle func(context.Context, []Delivery)) (Slots, func(context.Context, []Delivery)) {
+func own(n int, handle func(context.Context, []ledger.Due)) (Slots, func(context.Context, []ledger.Due)) {
 	s := NewSlots(semaphore.NewWeighted(int64(n)))
-	return s, func(ctx context.Context, some []Delivery) {
+	return s, func(ctx context.Context, some []ledger.Due) {
 		defer s.Release(len(some))
 		handle(ctx, some)
 	}
@@ -386,13 +387,13 @@ func (r *reception) ProcessTask(asynqCtx context.Context, task *asynq.Task) erro
 	if !t.slot && r.o.Slots.Acquire(r.ctx) != nil {
 		return errStopping
 	}
-	r.o.Handle(r.ctx, []Delivery{d})
+	r.o.Handle(r.ctx, []ledger.Due{d})
 	return nil
 }
 
 // hand passes on the deliveries of a fetch, each with its slot. It does not wait. field is the
 // field of their record.
-func (r *reception) hand(queue, field string, some []Delivery) {
+func (r *reception) hand(queue, field string, some []ledger.Due) {
 	r.handlers.Go(func() {
 		if field != "" {
 			defer r.inHand.done(queue, field)
@@ -413,25 +414,25 @@ func (r *reception) hand(queue, field string, some []Delivery) {
 
 // read returns the delivery in a task, no delivery if the task must end, or an error if it must go
 // back.
-func (r *reception) read(asynqCtx context.Context, task *asynq.Task) (Delivery, error) {
+func (r *reception) read(asynqCtx context.Context, task *asynq.Task) (ledger.Due, error) {
 	if task.Type() != TaskType {
-		return Delivery{}, r.adopt(asynqCtx, task)
+		return ledger.Due{}, r.adopt(asynqCtx, task)
 	}
 	queue, _ := asynq.GetQueueName(asynqCtx)
 	id, _ := asynq.GetTaskID(asynqCtx)
 	if r.ctx.Err() != nil {
-		return Delivery{}, errStopping
+		return ledger.Due{}, errStopping
 	}
 	p, err := decode(task.Payload())
 	switch {
 	case err != nil:
 		r.log.Warn("unreadable delivery ended", "queue", queue, "task", id, "error", err)
-		return Delivery{}, nil
+		return ledger.Due{}, nil
 	case p.Namespace != r.client.namespace:
 		r.log.Warn("delivery of another namespace ended", "queue", queue, "run", p.Run, "namespace", p.Namespace)
-		return Delivery{}, nil
+		return ledger.Due{}, nil
 	}
-	return Delivery{Run: p.Run, N: p.N, Queue: queue}, nil
+	return ledger.Due{Run: p.Run, N: p.N, Queue: queue}, nil
 }
 
 // returnUnused releases the slot of a task that asynq rejects without calling ProcessTask, because

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"testing"
 
+	"lockstep/jobs"
 	"lockstep/locks/redistest"
+	"lockstep/scheduler/ledger"
 	"lockstep/scheduler/queue"
 )
 
@@ -54,19 +56,19 @@ func TestBusyWorkerKeepsNothingFromAnIdleOne(t *testing.T) {
 	t.Parallel()
 	c, q := newClient(t, redistest.Client(t))
 	const n = 10
-	var deliveries []queue.Delivery
+	var deliveries []ledger.Due
 	for i := range n {
-		deliveries = append(deliveries, queue.Delivery{Run: fmt.Sprint("run-", i), N: 1, Queue: q})
+		deliveries = append(deliveries, ledger.Due{Run: jobs.RunID(fmt.Sprint("run-", i)), N: 1, Queue: q})
 	}
 	push(t, c, deliveries...)
 
 	busy := newSlots(2) // these slots are never returned
-	byBusy := make(chan queue.Delivery, n)
+	byBusy := make(chan ledger.Due, n)
 	serve(t, c, queue.Options{Queues: map[string]int{q: 1}, Handle: into(byBusy), Slots: busy})
 	receive(t, byBusy)
 	receive(t, byBusy)
 
-	byIdle := make(chan queue.Delivery)
+	byIdle := make(chan ledger.Due)
 	serve(t, c, queue.Options{Queues: map[string]int{q: 1}, Handle: into(byIdle)})
 	for range n - 2 {
 		receive(t, byIdle)
@@ -81,12 +83,12 @@ func TestSlotGoesToHandle(t *testing.T) {
 	c, q := newClient(t, redistest.Client(t))
 	s := newSlots(1)
 	free := make(chan int)
-	stop := serve(t, c, queue.Options{Queues: map[string]int{q: 1}, Slots: s, Handle: func(context.Context, []queue.Delivery) {
+	stop := serve(t, c, queue.Options{Queues: map[string]int{q: 1}, Slots: s, Handle: func(context.Context, []ledger.Due) {
 		free <- s.free()
 		s.Release(1)
 	}})
 	for i := range 20 {
-		push(t, c, queue.Delivery{Run: "r", N: int64(i), Queue: q})
+		push(t, c, ledger.Due{Run: "r", N: int64(i), Queue: q})
 		if n := receive(t, free); n != 0 {
 			t.Errorf("%d slots were free while the only one is in use", n)
 		}

@@ -634,12 +634,8 @@ func (w *Worker) close(ctx context.Context) {
 // take claims the runs of fetched deliveries, in the slots that they were fetched for. It returns
 // when all claims are settled, or ctx ends: until then the deliveries are on record as this
 // worker's, see [queue.Options].Handle.
-func (w *Worker) take(ctx context.Context, some []queue.Delivery) {
-	due := make([]ledger.Due, len(some))
-	for i, d := range some {
-		due[i] = ledger.Due{Run: jobs.RunID(d.Run), N: d.N, Queue: d.Queue}
-	}
-	unsettled, settled := w.claimAll(due)
+func (w *Worker) take(ctx context.Context, some []ledger.Due) {
+	unsettled, settled := w.claimAll(some)
 	for range unsettled {
 		select {
 		case <-settled:

@@ -188,7 +188,7 @@ func (f *fleet) pushAndConfirm(due ledger.Due) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	if _, err := q.Push(f.Context(), queue.Delivery{Run: string(due.Run), N: due.N, Queue: due.Queue}); err != nil {
+	if _, err := q.Push(f.Context(), due); err != nil {
 		f.Fatal(err)
 	}
 	if err := f.ledger.Confirm(f.Context(), []ledger.Due{due}); err != nil {
