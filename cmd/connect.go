@@ -121,6 +121,18 @@ func newConnection(rdb redis.UniversalClient, settings configs.Settings, keys *j
 	return &connection{settings: settings, rdb: rdb, ledger: l, queue: deliveries, pusher: scheduler.NewPusher(deliveries, l), reader: admin.NewReader(l)}, nil
 }
 
+// lockOptions converts the settings of a lock client.
+func lockOptions(settings configs.Settings) locks.Options {
+	o := locks.Options{
+		Namespace: settings.Redis.Namespace, Name: settings.Worker.Name,
+		Lease: settings.Locks.Lease, ReserveAfter: settings.Locks.ReserveAfter, Grace: settings.Locks.GraceTime(),
+	}
+	if o.ReserveAfter == 0 { // none, which is a negative value in package locks
+		o.ReserveAfter = -1
+	}
+	return o
+}
+
 // open makes a client and pings Redis.
 func open(ctx context.Context, settings configs.Redis) (redis.UniversalClient, error) {
 	rdb, err := newClient(settings)

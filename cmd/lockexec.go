@@ -134,10 +134,7 @@ func (t *tool) lockExec(cmd *cobra.Command, parts []locks.Part, wanted, argv []s
 	defer func() { err = errors.Join(err, conn.Close()) }()
 	signals := make(chan os.Signal, 2)
 	defer signal.Stop(signals)
-	client, err := locks.Open(ctx, conn.rdb, locks.Options{
-		Namespace: conn.settings.Redis.Namespace, Name: conn.settings.Worker.Name, Lease: conn.settings.Locks.Lease,
-		ReserveAfter: reserveAfter(conn.settings.Locks.ReserveAfter), Grace: conn.settings.Locks.GraceTime(),
-	})
+	client, err := locks.Open(ctx, conn.rdb, lockOptions(conn.settings))
 	if errors.Is(err, locks.ErrServer) {
 		return refuse("%w", err)
 	}
@@ -453,13 +450,4 @@ func killBy(holds []*locks.Hold) func() time.Duration {
 		}
 		return by
 	}
-}
-
-// reserveAfter converts the setting for the lock library, where 0 means the default and a negative
-// value none.
-func reserveAfter(d time.Duration) time.Duration {
-	if d == 0 {
-		return -1
-	}
-	return d
 }

@@ -352,8 +352,7 @@ func workerOptions(config *configs.Config, conn *connection, handlers *jobs.Regi
 		return worker.Options{}, err
 	}
 	return worker.Options{
-		Redis: conn.rdb, Ledger: conn.ledger, Queue: conn.queue, Pusher: conn.pusher, Namespace: settings.Redis.Namespace, Name: settings.Worker.Name,
-		Lease: settings.Locks.Lease, ReserveAfter: reserveAfter(settings.Locks.ReserveAfter), Grace: settings.Locks.GraceTime(),
+		Redis: conn.rdb, Ledger: conn.ledger, Queue: conn.queue, Pusher: conn.pusher, Locks: lockOptions(settings),
 		MaxHistory:  settings.Limits.HistoryBytes(),
 		Concurrency: settings.Worker.Concurrency, DrainTimeout: settings.Worker.DrainTimeout, Queues: settings.Worker.Queues,
 		Jobs:    config.Jobs,

@@ -642,6 +642,10 @@ func (c *Client) Certain() (SessionID, error) {
 // Lease returns the lease in use.
 func (c *Client) Lease() time.Duration { return c.lease }
 
+// ReserveAfter returns how long later requests may pass a waiting one of this client; 0: not at
+// all.
+func (c *Client) ReserveAfter() time.Duration { return c.patience }
+
 // Cutoff returns how long before its lease ends work is canceled, so that it can react in time.
 func (c *Client) Cutoff() time.Duration { return cutoffOf(c.lease) }
 

@@ -47,7 +47,7 @@ func (w *Worker) claimAll(due []ledger.Due) (unsettled int, settled <-chan struc
 		claims = append(claims, ledger.Claim{Request: request, Due: d})
 	}
 	call, cancel := context.WithTimeout(w.calls, callLimit)
-	claimed := w.ledger.ClaimAll(call, claims, max(0, w.o.ReserveAfter))
+	claimed := w.ledger.ClaimAll(call, claims, w.locks.ReserveAfter())
 	cancel()
 	done := make(chan struct{}, len(claims))
 	for i, c := range claims {
@@ -176,7 +176,7 @@ func (w *Worker) sendClaim(request *locks.Request, due ledger.Due, before []stri
 	_ = ledger.Insist(func() (done bool, err error) {
 		call, cancel := context.WithTimeout(w.calls, callLimit)
 		defer cancel()
-		claimed, err = send(call, request, due, max(0, w.o.ReserveAfter), before)
+		claimed, err = send(call, request, due, w.locks.ReserveAfter(), before)
 		switch {
 		case err == nil:
 			return true, nil

@@ -58,7 +58,7 @@ func TestAWorkerWithoutASessionFetchesNothing(t *testing.T) {
 	var away atomic.Bool
 	// The request for a session has the worker's card.
 	opens := func(request string) bool { return away.Load() && strings.Contains(request, `"picks":true`) }
-	w := f.start(quiet, f.lossy(opens, func() {}), func(o *worker.Options) { o.Lease = 2 * time.Second })
+	w := f.start(quiet, f.lossy(opens, func() {}), func(o *worker.Options) { o.Locks.Lease = 2 * time.Second })
 	away.Store(true)
 	f.endLease(w)
 	f.await("the worker to lose its session", func() bool { return errors.Is(w.Unready(), locks.ErrNoSession) })
@@ -88,7 +88,7 @@ func TestAWorkerLearnsFromAClaimThatItsSessionHasEnded(t *testing.T) {
 	f := newFleet(t)
 	var d done
 	job := f.job("j", d.handle)
-	w := f.start(quiet, func(o *worker.Options) { o.Lease = time.Minute })
+	w := f.start(quiet, func(o *worker.Options) { o.Locks.Lease = time.Minute })
 	f.endLease(w)
 	began := time.Now()
 	f.awaitState(f.enqueue(job, "x"), ledger.StateSucceeded)

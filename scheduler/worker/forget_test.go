@@ -21,7 +21,7 @@ func TestForgottenJobsReturnWithTheirWorker(t *testing.T) {
 	tick := f.everySecond("tick")
 	// one without a schedule
 	f.job("idle", func(context.Context, *jobs.Run[struct{}]) error { return nil })
-	w := f.start(func(o *worker.Options) { o.Redis, o.Lease = proxy.Client(t), time.Minute })
+	w := f.start(func(o *worker.Options) { o.Redis, o.Locks.Lease = proxy.Client(t), time.Minute })
 	session := w.ID()
 	digest, _, err := ledger.Digest(f.jobs)
 	if err != nil {

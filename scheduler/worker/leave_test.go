@@ -149,7 +149,7 @@ func TestADrainingWorkerLeavesWhatItHasReasserted(t *testing.T) {
 	release := make(chan struct{})
 	blocks := f.job("blocks", func(context.Context, *jobs.Run[struct{}]) error { <-release; return nil })
 	job := f.everySecond("j")
-	short := func(o *worker.Options) { o.Lease = 2 * time.Second }
+	short := func(o *worker.Options) { o.Locks.Lease = 2 * time.Second }
 	f.start(short, func(o *worker.Options) { o.Jobs, o.Queues = []*jobs.Job{job}, map[string]int{f.queue + "-other": 1} })
 	newer := *job
 	newer.Description = "newer"

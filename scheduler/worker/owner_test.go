@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"lockstep/jobs"
+	"lockstep/locks"
 	"lockstep/scheduler/ledger"
 	"lockstep/scheduler/queue"
 	"lockstep/scheduler/worker"
@@ -33,7 +34,7 @@ func TestAQueueGivenToAnotherNamespaceRaisesAnAlarmAndStopsNoWorker(t *testing.T
 		t.Error("the worker is not ready any more")
 	}
 	late := f.worker(worker.Options{
-		Redis: f.rdb, Namespace: f.namespace, Queues: map[string]int{f.queue: 1}, Expand: expandNothing,
+		Redis: f.rdb, Locks: locks.Options{Namespace: f.namespace}, Queues: map[string]int{f.queue: 1}, Expand: expandNothing,
 		Logger: slog.New(slog.DiscardHandler),
 	})
 	if err := late.Run(t.Context()); !errors.Is(err, queue.ErrOwned) {

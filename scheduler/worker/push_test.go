@@ -227,8 +227,8 @@ func TestWhatAKilledWorkerHadFetchedIsPushedAgainWhenItsSessionEnds(t *testing.T
 	const runs = 3
 	asked := f.ask(runs, ledger.Request{Job: job, Trigger: ledger.TriggerEnqueue})
 	dying, dies := f.killedByItsFirstClaim()
-	f.start(func(o *worker.Options) { o.Queues, o.Name = map[string]int{f.queue + "-other": 1}, "survivor" })
-	victim := f.start(dies, quiet, func(o *worker.Options) { o.Name = "victim" })
+	f.start(func(o *worker.Options) { o.Queues, o.Locks.Name = map[string]int{f.queue + "-other": 1}, "survivor" })
+	victim := f.start(dies, quiet, func(o *worker.Options) { o.Locks.Name = "victim" })
 	id := victim.ID()
 	for _, one := range asked {
 		f.pushAndConfirm(one.Due[0])
@@ -251,7 +251,7 @@ func TestWhatAKilledWorkerHadFetchedIsPushedAgainWhenItsSessionEnds(t *testing.T
 		time.Sleep(10 * time.Millisecond)
 	}
 	t.Logf("pushed again %v after the session had ended", time.Since(ended))
-	f.start(func(o *worker.Options) { o.Name = "next" })
+	f.start(func(o *worker.Options) { o.Locks.Name = "next" })
 	for _, one := range asked {
 		if record := f.awaitState(one.Run, ledger.StateSucceeded); len(record.Attempts) != 1 || record.Crashes != 0 {
 			t.Errorf("%+v, want one attempt", record)

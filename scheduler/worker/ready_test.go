@@ -15,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/jobs"
+	"lockstep/locks"
 	"lockstep/locks/redistest"
 	"lockstep/scheduler/ledger"
 	"lockstep/scheduler/worker"
@@ -57,7 +58,7 @@ func (l *lines) warnings() []string {
 func TestWorkerIsNotReadyWhileRedisDoesNotAnswer(t *testing.T) {
 	server := redistest.New(t, redistest.Options{})
 	f := newFleetOn(t, server.Client(t))
-	w := f.start(func(o *worker.Options) { o.Lease = 6 * time.Second })
+	w := f.start(func(o *worker.Options) { o.Locks.Lease = 6 * time.Second })
 	if w.ID() == "" {
 		t.Fatal("a worker that is ready has no ID")
 	}
@@ -194,7 +195,7 @@ func TestWorkerThatIsStoppedWhileItStartsEndsInOrder(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	o := worker.Options{
-		Namespace: f.namespace, Name: "w", Lease: 4 * time.Second, Concurrency: 1, Queues: map[string]int{f.queue: 1},
+		Locks: locks.Options{Namespace: f.namespace, Name: "w", Lease: 4 * time.Second}, Concurrency: 1, Queues: map[string]int{f.queue: 1},
 		Expand: expandNothing, Handlers: f.handlers, Logger: slog.New(slog.DiscardHandler),
 	}
 	told := false

@@ -25,7 +25,7 @@ type cutOff struct {
 func startCutOff(t *testing.T, f *fleet, server *redistest.Server) *cutOff {
 	t.Helper()
 	c := &cutOff{fleet: f, proxy: server.Proxy(t)}
-	c.worker = f.start(func(o *worker.Options) { o.Redis, o.Lease = c.proxy.Client(t), 2*time.Second })
+	c.worker = f.start(func(o *worker.Options) { o.Redis, o.Locks.Lease = c.proxy.Client(t), 2*time.Second })
 	var err error
 	if c.digest, _, err = ledger.Digest(f.jobs); err != nil {
 		t.Fatal(err)

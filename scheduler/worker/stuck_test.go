@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"lockstep/jobs"
+	"lockstep/locks"
 	"lockstep/scheduler/ledger"
 	"lockstep/scheduler/worker"
 )
@@ -117,7 +118,7 @@ func TestADrainDoesNotWaitForAHandlerThatIgnoresItsContext(t *testing.T) {
 		return ctx.Err()
 	})
 	w := f.worker(worker.Options{
-		Redis: f.rdb, Namespace: f.namespace, Name: "w", Lease: 4 * time.Second, Concurrency: 4, DrainTimeout: 10 * time.Millisecond,
+		Redis: f.rdb, Locks: locks.Options{Namespace: f.namespace, Name: "w", Lease: 4 * time.Second}, Concurrency: 4, DrainTimeout: 10 * time.Millisecond,
 		Queues: map[string]int{f.queue: 1}, Jobs: f.jobs, Expand: expandNothing, Handlers: f.handlers,
 	})
 	ctx, cancel := context.WithCancel(t.Context())

@@ -43,14 +43,9 @@ type Options struct {
 	Queue  *queue.Client
 	Pusher *scheduler.Pusher // [Worker.Run] calls its Run
 
-	// Namespace of the lock space, the ledger and the queues; default "lockstep".
-	Namespace string
-	Name      string        // first part of the worker's id; default: the host's name
-	Lease     time.Duration // default 15 s: after this, the work of a dead host moves on
-	// ReserveAfter is how long others may pass a waiting bundle; default 1 s, negative: not at all.
-	ReserveAfter time.Duration
-	// Grace is how long nothing is granted after Redis lost data, as in locks.Options.
-	Grace time.Duration
+	// Locks configure the worker's session. The worker sets Card, OnOffer, OnNotice, Recover and
+	// Logger itself.
+	Locks locks.Options
 
 	Concurrency  int            // attempts at a time; default 8
 	DrainTimeout time.Duration  // how long running attempts may continue in a drain; default 50 s
@@ -225,17 +220,11 @@ func New(o Options) (*Worker, error) {
 	if o.Concurrency < 0 || o.DrainTimeout < 0 || o.Fetchers < 0 {
 		return nil, errors.New("worker: concurrency, drain timeout and fetchers must not be negative")
 	}
-	if o.Namespace == "" {
-		o.Namespace = "lockstep"
-	}
 	if o.Concurrency == 0 {
 		o.Concurrency = 8
 	}
 	if o.DrainTimeout == 0 {
 		o.DrainTimeout = 50 * time.Second
-	}
-	if o.ReserveAfter == 0 {
-		o.ReserveAfter = time.Second
 	}
 	if len(o.Queues) == 0 {
 		o.Queues = map[string]int{"default": 1}
@@ -421,18 +410,14 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	defer stopCalls()
 	defer w.often.Flush(running, true)
 
-	w.locks, err = locks.Open(ctx, w.o.Redis, locks.Options{
-		Namespace: w.o.Namespace, Name: w.o.Name, Lease: w.o.Lease, ReserveAfter: w.o.ReserveAfter, Grace: w.o.Grace,
-		Card: w.card("ready", load{}, 0), Logger: w.log,
-		OnOffer: func() {
-			if s := w.loop.Load(); s != nil {
-				s.Wake()
-			}
-		},
-		OnNotice: w.notice,
-		Recover:  w.recover,
-	})
-	if err != nil {
+	options := w.o.Locks
+	options.Card, options.OnNotice, options.Recover, options.Logger = w.card("ready", load{}, 0), w.notice, w.recover, w.log
+	options.OnOffer = func() {
+		if s := w.loop.Load(); s != nil {
+			s.Wake()
+		}
+	}
+	if w.locks, err = locks.Open(ctx, w.o.Redis, options); err != nil {
 		return fmt.Errorf("start worker: %w", err)
 	}
 	defer func() {

@@ -88,7 +88,7 @@ func (f *fleet) start(change ...func(*worker.Options)) *running {
 func (f *fleet) launch(change ...func(*worker.Options)) *running {
 	f.Helper()
 	o := worker.Options{
-		Redis: f.rdb, Namespace: f.namespace, Name: "w", Lease: 4 * time.Second, Concurrency: 4, Queues: map[string]int{f.queue: 1},
+		Redis: f.rdb, Locks: locks.Options{Namespace: f.namespace, Name: "w", Lease: 4 * time.Second}, Concurrency: 4, Queues: map[string]int{f.queue: 1},
 		Jobs: f.jobs, Expand: expandNothing, Handlers: f.handlers,
 		Logger: slog.New(slog.NewTextHandler(f.Output(), &slog.HandlerOptions{Level: slog.LevelInfo})),
 	}
@@ -113,12 +113,12 @@ func (f *fleet) launch(change ...func(*worker.Options)) *running {
 // as the worker does.
 func (f *fleet) worker(o worker.Options) *worker.Worker {
 	f.Helper()
-	space, err := locks.NewSpace(o.Redis, o.Namespace)
+	space, err := locks.NewSpace(o.Redis, o.Locks.Namespace)
 	if err != nil {
 		f.Fatal(err)
 	}
 	o.Ledger = ledger.New(o.Redis, space)
-	if o.Queue, err = queue.New(o.Redis, o.Namespace); err != nil {
+	if o.Queue, err = queue.New(o.Redis, o.Locks.Namespace); err != nil {
 		f.Fatal(err)
 	}
 	o.Pusher = scheduler.NewPusher(o.Queue, o.Ledger)
@@ -787,7 +787,7 @@ func TestJobsAreReplacedWhileTheWorkerRuns(t *testing.T) {
 }
 
 // calm gives a worker a lease that survives on a busy machine: one more crash would end its runs.
-func calm(o *worker.Options) { o.Lease = 6 * time.Second }
+func calm(o *worker.Options) { o.Locks.Lease = 6 * time.Second }
 
 // TestASuspectThatOutlivesItsCrashLeavesThePlace: two runs crash together; the second one starts
 // again while the first one is still running, on the same worker, when that has run for longer than
