@@ -15,10 +15,10 @@ import (
 	"lockstep/configs"
 	"lockstep/jobs"
 	"lockstep/locks"
-	"lockstep/scheduler"
 	"lockstep/scheduler/admin"
 	"lockstep/scheduler/ledger"
 	"lockstep/scheduler/queue"
+	"lockstep/scheduler/worker"
 )
 
 // globalFlags are the flags of every command.
@@ -52,7 +52,7 @@ type connection struct {
 	rdb      redis.UniversalClient
 	ledger   *ledger.Ledger
 	queue    *queue.Client
-	pusher   *scheduler.Pusher
+	pusher   *worker.Pusher
 	reader   *admin.Reader
 }
 
@@ -118,7 +118,7 @@ func newConnection(rdb redis.UniversalClient, settings configs.Settings, keys *j
 	l := ledger.New(rdb, space)
 	l.Sign(keys, nil)
 	l.LimitArgs(settings.Limits.ArgsBytes())
-	return &connection{settings: settings, rdb: rdb, ledger: l, queue: deliveries, pusher: scheduler.NewPusher(deliveries, l), reader: admin.NewReader(l)}, nil
+	return &connection{settings: settings, rdb: rdb, ledger: l, queue: deliveries, pusher: worker.NewPusher(deliveries, l), reader: admin.NewReader(l)}, nil
 }
 
 // lockOptions converts the settings of a lock client.

@@ -50,12 +50,12 @@
 // lock space wakes it: when a run was offered its bundle, and when a parent process has ended the
 // session of its worker. If no worker with duty is left then, the worker that is woken sweeps.
 //
-// Any number of runs may become due at one instant. A [Pusher] keeps a bounded number of
-// deliveries, one per run and the newest one, and the sweep makes no more runs due than the pusher
-// has room for; the others stay where they are until the next sweep. A push gets a new n only when
-// it was not confirmed in time and this process does not still have it pending: a new n makes the
-// delivery under the old one stale, so a sweep that is faster than the pusher would otherwise make
-// all deliveries stale before they are pushed.
+// Any number of runs may become due at one instant. The pusher of a worker keeps a bounded number
+// of deliveries, one per run and the newest one, and the sweep makes no more runs due than the
+// pusher has room for; the others stay where they are until the next sweep. A push gets a new n
+// only when it was not confirmed in time and this process does not still have it pending: a new n
+// makes the delivery under the old one stale, so a sweep that is faster than the pusher would
+// otherwise make all deliveries stale before they are pushed.
 //
 // Confirmed deliveries are looked up in pages, the oldest first: all of them every two seconds
 // while they are few, and a larger backlog within a minute, so that look-ups take a small and

@@ -63,9 +63,12 @@ type Options struct {
 	// whenever that changes. It may be nil.
 	Drift func(ctx context.Context, jobs int)
 
-	// Pusher takes the deliveries that Deliver does not claim. Sweeps make no more runs due than it
-	// has room for, and repeat no push that it still has pending.
-	Pusher *Pusher
+	// Pushes are the deliveries that Deliver does not claim and that this process has yet to push.
+	// A sweep makes no more runs due than Room returns, and repeats no push that is pending.
+	Pushes interface {
+		Room() int
+		Pending(due ledger.Due) bool
+	}
 
 	// Queue is where deliveries are looked up.
 	Queue *queue.Client

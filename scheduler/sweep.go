@@ -19,12 +19,9 @@ const (
 	sweepMost   = 200                   // entries of each kind in one sweep
 	sweepGroup  = 50                    // runs that a sweep ends or hands back together
 	unconfirmed = 2 * time.Second       // after which a push that was not confirmed is repeated
-	roomPause   = 20 * time.Millisecond // until a sweep checks again whether the pusher has room
+	roomPause   = 20 * time.Millisecond // until a sweep looks for room for pushes again
 	// until the end of a run that Redis has refused is tried again
 	refusedPause = time.Minute
-
-	// room in the pusher that sweeps leave for runs that become due in other ways, and soon
-	spareRoom = pendingMost - 2000
 
 	// between two looks at what sessions have fetched, however often the sweep is woken
 	fetchedLeast = 50 * time.Millisecond
@@ -96,13 +93,10 @@ func (s *Scheduler) sweeps(ctx context.Context) {
 	}
 }
 
-// room returns for how many deliveries a sweep may make runs due.
-func (s *Scheduler) room() int { return max(0, s.o.Pusher.Room()-spareRoom) }
-
 // sweep does one round and returns how long to wait until the next, unless it is woken earlier.
 func (s *Scheduler) sweep(ctx context.Context) time.Duration {
 	call, cancel := context.WithTimeout(ctx, callLimit)
-	sweep, err := s.o.Ledger.Sweep(call, ledger.SweepLimits{Most: sweepMost, Unconfirmed: unconfirmed, Room: s.room, Pending: s.o.Pusher.Pending})
+	sweep, err := s.o.Ledger.Sweep(call, ledger.SweepLimits{Most: sweepMost, Unconfirmed: unconfirmed, Room: s.o.Pushes.Room, Pending: s.o.Pushes.Pending})
 	cancel()
 	if err != nil {
 		s.failed(ctx, "sweep", err)
@@ -120,7 +114,7 @@ func (s *Scheduler) sweep(ctx context.Context) time.Duration {
 		switch {
 		case !done: // the same ones would be found at once
 			return again
-		case s.room() == 0:
+		case s.o.Pushes.Room() == 0:
 			return roomPause
 		}
 		return 0
@@ -377,7 +371,7 @@ func (s *Scheduler) lookUpSome(ctx context.Context, sent []ledger.Due) bool {
 		s.failed(ctx, "confirm deliveries", err)
 		return false
 	}
-	some := gone[:min(len(gone), s.room())]
+	some := gone[:min(len(gone), s.o.Pushes.Room())]
 	if err := s.repush(ctx, Lost, some); err != nil {
 		s.failed(ctx, "repeat lost deliveries", err)
 		return false

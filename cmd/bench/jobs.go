@@ -16,7 +16,6 @@ import (
 	"lockstep/jobs"
 	"lockstep/locks"
 	"lockstep/locks/redistest"
-	"lockstep/scheduler"
 	"lockstep/scheduler/ledger"
 	"lockstep/scheduler/queue"
 	"lockstep/scheduler/worker"
@@ -254,7 +253,7 @@ type whole struct {
 	rdb    *redis.Client
 	ledger *ledger.Ledger
 	queue  *queue.Client
-	pusher *scheduler.Pusher
+	pusher *worker.Pusher
 	stop   func() // ends the pusher and waits for it
 	job    *jobs.Job
 }
@@ -281,7 +280,7 @@ func newWhole(ctx context.Context, rdb *redis.Client) (*whole, error) {
 		Lock: jobs.Lock{Exclusive: []string{"record:{record}"}},
 	}
 	records := ledger.New(rdb, space)
-	w := &whole{rdb: rdb, ledger: records, queue: client, pusher: scheduler.NewPusher(client, records), job: job}
+	w := &whole{rdb: rdb, ledger: records, queue: client, pusher: worker.NewPusher(client, records), job: job}
 	ctx, stop := context.WithCancel(ctx)
 	var pushing sync.WaitGroup
 	pushing.Go(func() { w.pusher.Run(ctx, slog.New(slog.DiscardHandler)) })
@@ -320,7 +319,7 @@ func (w *whole) work(ctx context.Context, done func()) error {
 	handlers := jobs.NewRegistry()
 	jobs.Handle(handlers, "work", func(context.Context, *jobs.Run[record]) error { done(); return nil })
 	worker, err := worker.New(worker.Options{
-		Redis: w.rdb, Ledger: w.ledger, Queue: w.queue, Pusher: scheduler.NewPusher(w.queue, w.ledger), Locks: locks.Options{Namespace: "bench", Name: "bench"}, Concurrency: concurrency, Queues: map[string]int{"default": 1},
+		Redis: w.rdb, Ledger: w.ledger, Queue: w.queue, Pusher: worker.NewPusher(w.queue, w.ledger), Locks: locks.Options{Namespace: "bench", Name: "bench"}, Concurrency: concurrency, Queues: map[string]int{"default": 1},
 		Jobs: []*jobs.Job{w.job}, Expand: func(job *jobs.Job) (*jobs.Job, []jobs.Secret, error) { return job, nil, nil }, Handlers: handlers,
 		Logger: slog.New(slog.DiscardHandler),
 	})

@@ -39,7 +39,7 @@ type Operator struct {
 }
 
 // NewOperator returns an operator. It pushes the runs that become due to their queue by push, a
-// [scheduler.Pusher.Push], before the act returns. If take is not nil, the operator first offers it
+// [worker.Pusher.Push], before the act returns. If take is not nil, the operator first offers it
 // these runs, to have them run in the background, and pushes them when take returns false. If
 // undelivered is not nil, the operator calls it when it has recorded a run but could not push its
 // delivery: a worker will do that within seconds.

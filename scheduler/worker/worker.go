@@ -41,7 +41,10 @@ type Options struct {
 	// derives its own by [ledger.Ledger.Through].
 	Ledger *ledger.Ledger
 	Queue  *queue.Client
-	Pusher *scheduler.Pusher // [Worker.Run] calls its Run
+	// Pusher pushes deliveries; [Worker.Run] calls its Run. Its own ledger confirms them, through
+	// another client than the worker's. That is safe: Redis ignores a confirmation of a run or an n
+	// that it does not have.
+	Pusher *Pusher
 
 	// Locks configure the worker's session. The worker sets Card, OnOffer, OnNotice, Recover and
 	// Logger itself.
@@ -131,7 +134,7 @@ type Worker struct {
 	suspects suspects // runs here that have crashed before
 
 	queue  *queue.Client
-	pusher *scheduler.Pusher
+	pusher *Pusher
 
 	// Made by Run, before anything else runs.
 	locks   *locks.Client
@@ -446,7 +449,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 		return fmt.Errorf("start worker: %w", err)
 	}
 	ticks, err := scheduler.New(scheduler.Options{
-		Ledger: w.ledger, Session: w.locks.Session, Jobs: begun.jobs, Deliver: w.deliver, Pusher: w.pusher, Queue: w.queue,
+		Ledger: w.ledger, Session: w.locks.Session, Jobs: begun.jobs, Deliver: w.deliver, Pushes: w.pusher, Queue: w.queue,
 		Registered: func() {
 			w.ready.Store(true)
 			w.log.InfoContext(ctx, "worker is ready", "worker", w.locks.Session(), "slots", w.o.Concurrency, "jobs", len(begun.jobs))

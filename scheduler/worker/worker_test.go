@@ -18,7 +18,6 @@ import (
 	"lockstep/jobs"
 	"lockstep/locks"
 	"lockstep/locks/redistest"
-	"lockstep/scheduler"
 	"lockstep/scheduler/ledger"
 	"lockstep/scheduler/queue"
 	"lockstep/scheduler/worker"
@@ -121,7 +120,7 @@ func (f *fleet) worker(o worker.Options) *worker.Worker {
 	if o.Queue, err = queue.New(o.Redis, o.Locks.Namespace); err != nil {
 		f.Fatal(err)
 	}
-	o.Pusher = scheduler.NewPusher(o.Queue, o.Ledger)
+	o.Pusher = worker.NewPusher(o.Queue, o.Ledger)
 	w, err := worker.New(o)
 	if err != nil {
 		f.Fatal(err)

@@ -16,10 +16,10 @@ import (
 	"lockstep/jobs"
 	"lockstep/locks"
 	"lockstep/locks/redistest"
-	"lockstep/scheduler"
 	"lockstep/scheduler/admin"
 	"lockstep/scheduler/ledger"
 	"lockstep/scheduler/queue"
+	"lockstep/scheduler/worker"
 )
 
 // console is a server with an operator on a real ledger.
@@ -42,7 +42,7 @@ func newConsole(t *testing.T, rdb *redis.Client) *console {
 	if err := client.Own(t.Context(), []string{c.queue}); err != nil {
 		t.Fatal(err)
 	}
-	c.operator = admin.NewOperator(s.Ledger, client, scheduler.NewPusher(client, s.Ledger).Push, nil, func(err error) { t.Error(err) })
+	c.operator = admin.NewOperator(s.Ledger, client, worker.NewPusher(client, s.Ledger).Push, nil, func(err error) { t.Error(err) })
 	if c.server, err = New(Options{Reader: s.reader, Operator: c.operator, Logger: slog.New(slog.DiscardHandler)}); err != nil {
 		t.Fatal(err)
 	}

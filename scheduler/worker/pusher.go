@@ -1,4 +1,4 @@
-package scheduler
+package worker
 
 import (
 	"context"
@@ -19,6 +19,8 @@ const (
 	// pendingMost is how many runs a pusher keeps. Pushing them takes about a second, less than a
 	// push may stay unconfirmed, and they need a few megabytes.
 	pendingMost = 10_000
+	// how many of those may be of sweeps; the others are for runs that become due in other ways
+	sweptMost = 2000
 )
 
 // A Pusher pushes deliveries to their queues and confirms them in the ledger: by [Pusher.Push],
@@ -80,11 +82,11 @@ func (p *Pusher) Add(due ...ledger.Due) {
 	}
 }
 
-// Room returns how many further deliveries fit in.
+// Room returns for how many deliveries a sweep may make runs due.
 func (p *Pusher) Room() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return max(0, pendingMost-len(p.pending)-len(p.pushing))
+	return max(0, sweptMost-len(p.pending)-len(p.pushing))
 }
 
 // Waiting reports whether deliveries of any of these queues wait behind those that are being

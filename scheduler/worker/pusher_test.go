@@ -1,4 +1,4 @@
-package scheduler
+package worker
 
 import (
 	"bytes"
@@ -12,22 +12,22 @@ import (
 	"lockstep/scheduler/repeats"
 )
 
-func due(run int, n int64) ledger.Due {
+func dueRun(run int, n int64) ledger.Due {
 	return ledger.Due{Run: jobs.RunID(fmt.Sprintf("j#%d", run)), N: n, Queue: "q"}
 }
 
 func TestAPusherKeepsTheNewestDeliveryOfARun(t *testing.T) {
 	t.Parallel()
 	p := NewPusher(nil, nil)
-	p.Add(due(1, 1), due(2, 1), due(1, 3), due(1, 2))
-	if some := p.take(); len(some) != 2 || some[0] != due(1, 3) || some[1] != due(2, 1) {
+	p.Add(dueRun(1, 1), dueRun(2, 1), dueRun(1, 3), dueRun(1, 2))
+	if some := p.take(); len(some) != 2 || some[0] != dueRun(1, 3) || some[1] != dueRun(2, 1) {
 		t.Fatalf("to push: %+v, want run 1 under n 3, then run 2", some)
 	}
 	if p.Waiting([]string{"q"}) {
 		t.Error("nothing waits behind what is under way")
 	}
-	p.Add(due(1, 3), due(2, 2)) // one is being pushed, the other is newer
-	for d, want := range map[ledger.Due]bool{due(1, 3): true, due(1, 4): false, due(2, 1): true, due(2, 2): true, due(3, 1): false} {
+	p.Add(dueRun(1, 3), dueRun(2, 2)) // one is being pushed, the other is newer
+	for d, want := range map[ledger.Due]bool{dueRun(1, 3): true, dueRun(1, 4): false, dueRun(2, 1): true, dueRun(2, 2): true, dueRun(3, 1): false} {
 		if got := p.Pending(d); got != want {
 			t.Errorf("%+v: pending is %v, want %v", d, got, want)
 		}
@@ -36,10 +36,10 @@ func TestAPusherKeepsTheNewestDeliveryOfARun(t *testing.T) {
 		t.Error("a delivery of queue q alone waits")
 	}
 	p.done()
-	if p.Pending(due(1, 3)) {
+	if p.Pending(dueRun(1, 3)) {
 		t.Error("what was pushed is still pending")
 	}
-	if some := p.take(); len(some) != 1 || some[0] != due(2, 2) {
+	if some := p.take(); len(some) != 1 || some[0] != dueRun(2, 2) {
 		t.Errorf("to push: %+v, want run 2 under n 2", some)
 	}
 }
@@ -52,9 +52,9 @@ func TestAPusherIsBounded(t *testing.T) {
 	var left int
 	p.OnLeft = func(n int) { left += n }
 	for i := range pendingMost + 50 {
-		p.Add(due(i, 1))
+		p.Add(dueRun(i, 1))
 	}
-	p.Add(due(7, 2))
+	p.Add(dueRun(7, 2))
 	if p.Room() != 0 {
 		t.Errorf("room for %d, want none", p.Room())
 	}
@@ -68,12 +68,12 @@ func TestAPusherIsBounded(t *testing.T) {
 	pushed := 0
 	for some := p.take(); len(some) > 0; some = p.take() {
 		pushed += len(some)
-		if some[0] == due(7, 1) {
+		if some[0] == dueRun(7, 1) {
 			t.Error("an older delivery is pushed")
 		}
 		p.done()
 	}
-	if pushed != pendingMost || p.Room() != pendingMost {
-		t.Errorf("%d were pushed and there is room for %d, want %d", pushed, p.Room(), pendingMost)
+	if pushed != pendingMost || p.Room() != sweptMost {
+		t.Errorf("%d were pushed and there is room for %d, want %d and %d", pushed, p.Room(), pendingMost, sweptMost)
 	}
 }
