@@ -8,7 +8,6 @@ import (
 	"maps"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"lockstep/locks/space"
@@ -173,10 +172,11 @@ func (s *session) member(r *Request) string {
 	} else if r.revoked != nil {
 		asked = r.revoked.Text()
 	}
-	return strings.Join([]string{
-		string(s.id) + "\x00" + string(r.id), r.granted.token.String(), strconv.FormatInt(r.granted.since.UnixMilli(), 10),
-		r.limits, asked, string(r.info), space.JoinItems(r.items),
-	}, "\x1f")
+	return space.Holds.Text(&space.StoredHold{
+		Session: string(s.id) + "\x00" + string(r.id), Token: r.granted.token.String(),
+		Since: strconv.FormatInt(r.granted.since.UnixMilli(), 10), Limits: r.limits, Asked: asked, Info: string(r.info),
+		Items: space.JoinItems(r.items),
+	})
 }
 
 // assert sends one page. If the space has another generation by now, nothing was accepted.

@@ -3,8 +3,8 @@
 // with scripts of their own that grant and free in the space, such as the ledger of the scheduler,
 // use this one.
 //
-//   - scripts/lib/keys.lua describes each key and the fields of each record. [Space.Keys] returns
-//     the keys in the order of KEYS.
+//   - layout.go describes each key and the fields of each record, for Go and for the scripts.
+//     [Space.Keys] returns the keys in the order of KEYS.
 //   - [Script] names the scripts, which make every decision, one at a time, by the server's clock.
 //     Each file describes its arguments and its reply.
 //   - scripts/lib has the functions that scripts share, by nouns. scripts/slow has those of the

@@ -953,8 +953,8 @@ func TestExplorationFindsFlaws(t *testing.T) {
 				}
 				planted := false
 				plant := func(source string) string {
-					planted = planted || strings.Contains(source, numbered(fault.old))
-					return strings.ReplaceAll(source, numbered(fault.old), numbered(fault.new))
+					planted = planted || strings.Contains(source, expand(fault.old))
+					return strings.ReplaceAll(source, expand(fault.old), expand(fault.new))
 				}
 				if err := w.retrace(t, rdb, fault.flaw, plant, e.path); err == nil || err.Error() != e.worst.Error() {
 					t.Errorf("the scripts with that fault: got %v, want %v", err, e.worst)

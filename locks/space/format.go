@@ -118,7 +118,7 @@ type Formats struct {
 
 // Formats reads the format of the space, even if this build does not know it.
 func (s *Space) Formats(ctx context.Context) (Formats, error) {
-	fields, err := s.rdb.HMGet(ctx, s.keys[6], "format", "least_format").Result()
+	fields, err := s.rdb.HMGet(ctx, s.key("meta"), "format", "least_format").Result()
 	if err != nil {
 		return Formats{}, fmt.Errorf("read format: %w", err)
 	}

@@ -204,10 +204,10 @@ func (h *history) say(session string) (claims []modelClaim, highest int64) {
 // member encodes it as the session does.
 func (c modelClaim) member() string {
 	h := c.hold
-	return strings.Join([]string{
-		h.session + "\x00" + c.id, fmt.Sprint(h.token), fmt.Sprint(h.since), h.limits.String(), h.asked, h.info,
-		strings.Join(h.items, "\x1f"),
-	}, "\x1f")
+	return Holds.Text(&StoredHold{
+		Session: h.session + "\x00" + c.id, Token: fmt.Sprint(h.token), Since: fmt.Sprint(h.since), Limits: h.limits.String(),
+		Asked: h.asked, Info: h.info, Items: strings.Join(h.items, "\x1f"),
+	})
 }
 
 // widen makes the scripts do in one step what the model does, without a bound.
@@ -815,8 +815,8 @@ func TestCheckerCatchesFaults(t *testing.T) {
 				seed := (fault.first + i) % histories
 				r := newRig(t, redistest.Client(t))
 				r.source = func(source string) string {
-					planted = planted || strings.Contains(source, numbered(fault.old))
-					source = strings.ReplaceAll(source, numbered(fault.old), numbered(fault.new))
+					planted = planted || strings.Contains(source, expand(fault.old))
+					source = strings.ReplaceAll(source, expand(fault.old), expand(fault.new))
 					if bounded {
 						return narrow(t, source)
 					}

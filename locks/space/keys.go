@@ -3,6 +3,7 @@ package space
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"sync"
 )
 
@@ -21,11 +22,15 @@ func CheckNamespace(namespace string) error {
 // KeysOf returns the keys in the order of KEYS. The namespace is the hash tag: a space lives in
 // one slot.
 func KeysOf(namespace string) []string {
-	keys := []string{"exp", "own", "hold", "wait", "q", "idx", "meta", "seq"}
+	names := make([]string, len(keys))
 	for i, key := range keys {
-		keys[i] = "{" + namespace + "}:" + key
+		names[i] = "{" + namespace + "}:" + key.name
 	}
-	return keys
+	return names
+}
+
+func (s *Space) key(name string) string {
+	return s.keys[slices.IndexFunc(keys, func(key struct{ name, kind string }) bool { return key.name == name })]
 }
 
 // Channel returns the one channel that a session listens to.

@@ -28,25 +28,27 @@ var (
 // A library is a sequence of declarations that begin with "local", or "function S.", at the start
 // of a line. A declaration may use those before it. Functions of S may use each other.
 func Link(library, script string) string {
-	return readScript("lib/keys") + guardFor(Format) + linkScript(library, script)
+	return linkScript(guardFor(Format), library, script)
 }
 
-// linkScript is the part of [Link] behind the guard.
-func linkScript(own, script string) string {
-	return link(declarations(readLibrary("lib/", library...)), declarations(readLibrary("slow/", slow...)), declarations(own), script)
+// linkScript is [Link] with a guard, which may be empty.
+func linkScript(guard, own, script string) string {
+	return link(guard, declarations(readLibrary("lib/", library...)), declarations(readLibrary("slow/", slow...)), declarations(own), script)
 }
 
-// LinkFast assembles a fast path, which precedes the result of [Link]: the function awaited and
-// those of the caller's library that the fast path uses, then the fast path.
+// LinkFast assembles a fast path, which precedes the result of [Link]: the keys, the function
+// awaited, and what the fast path uses of the caller's library, then the fast path.
 func LinkFast(library, script string) string {
-	return link(declarations(readScript("lib/take")), nil, declarations(library), script)
+	return link("", declarations(readScript("lib/take")), nil, declarations(library), script)
 }
 
 // link returns the script, preceded by the declarations that it uses, directly or through others:
-// of a library, of the slow path inside the function space, and of the caller's own library.
-func link(library, slow, own []declaration, script string) string {
-	script = numbered(script)
-	used := words(withoutComments(script))
+// the keys, which the guard uses too; then, behind the guard, those of a library, of the slow path
+// inside the function space, and of the caller's own library.
+func link(guard string, library, slow, own []declaration, script string) string {
+	keys := declarations(prelude())
+	script = expand(script)
+	used := words(guard + withoutComments(script))
 	inside := map[string]bool{"S": true} // the words of the slow path, whose locals only it can use
 	taken := make(map[*declaration]bool)
 	take := func(all []declaration, slow bool) (more bool) {
@@ -69,6 +71,7 @@ func link(library, slow, own []declaration, script string) string {
 		more = take(own, false)
 		more = used["space"] && take(slow, true) || more
 		more = take(library, false) || more
+		more = take(keys, false) || more
 	}
 	var b strings.Builder
 	write := func(all []declaration) {
@@ -78,6 +81,8 @@ func link(library, slow, own []declaration, script string) string {
 			}
 		}
 	}
+	write(keys)
+	b.WriteString(guard)
 	write(library)
 	if used["space"] && slow != nil {
 		b.WriteString("local function space()\n")
@@ -120,7 +125,7 @@ func declarations(library string) []declaration {
 		if name[0] < 0 {
 			name = at[4:6]
 		}
-		text := numbered(withoutComments(library[at[0]:end]))
+		text := expand(withoutComments(library[at[0]:end]))
 		names := strings.FieldsFunc(library[name[0]:name[1]], func(r rune) bool { return r == ',' || r == ' ' })
 		all[i] = declaration{names: names, text: text, words: words(text)}
 	}
@@ -140,28 +145,6 @@ var libraries = struct {
 	sync.Mutex
 	declarations map[string][]declaration
 }{declarations: make(map[string][]declaration)}
-
-// numbered replaces the names of lib/layout.lua by their numbers. As locals, each function that
-// uses them would take longer to create.
-func numbered(text string) string {
-	return fieldName().ReplaceAllStringFunc(text, func(name string) string {
-		if number, ok := fieldNumbers()[name]; ok {
-			return number
-		}
-		return name
-	})
-}
-
-var (
-	fieldName    = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\b[A-Z]_[A-Z]+\b`) })
-	fieldNumbers = sync.OnceValue(func() map[string]string {
-		numbers := make(map[string]string)
-		for _, m := range regexp.MustCompile(`(?m)^local (\w+) = (\d+)$`).FindAllStringSubmatch(readScript("lib/layout"), -1) {
-			numbers[m[1]] = m[2]
-		}
-		return numbers
-	})
-)
 
 // slowFields separates the operands of .. and turns space().free into S.free.
 var slowFields = strings.NewReplacer("..", " ", "space().", "space S.")

@@ -32,7 +32,7 @@ local S = {third = 3}
 		"return third()":        "local a, b = 1, 2\nlocal function second(x)\n  return x\nend\nlocal function third()\n  return second(b)\nend\n",
 		"return S":              "local a, b = 1, 2\nlocal function second(x)\n  return x\nend\nlocal function third()\n  return second(b)\nend\nlocal S = {third = 3}\n",
 	} {
-		if got := link(declarations(library), nil, nil, script); got != want+script {
+		if got := link("", declarations(library), nil, nil, script); got != want+script {
 			t.Errorf("%s: got\n%s\nwant\n%s", script, got, want+script)
 		}
 	}
@@ -61,7 +61,7 @@ function S.wake() return b end
 		"S = space() ours(S)": "local free = 3\n" + begin + "local free, more = {}, 1\nfunction S.free() return free end\n" + end +
 			"local function ours(S) return S.free() end\n",
 	} {
-		if got := link(library, slow, own, script); got != want+script {
+		if got := link("", library, slow, own, script); got != want+script {
 			t.Errorf("%s: got\n%s\nwant\n%s", script, got, want+script)
 		}
 	}
@@ -70,7 +70,7 @@ function S.wake() return b end
 func TestFieldsAreNumbersInScripts(t *testing.T) {
 	t.Parallel()
 	const text = "return a[H_TOKEN], b[W_ITEMS], LOOK_TEXT, H_NOTHING"
-	if got, want := numbered(text), "return a[2], b[9], LOOK_TEXT, H_NOTHING"; got != want {
+	if got, want := expand(text), "return a[2], b[9], LOOK_TEXT, H_NOTHING"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }

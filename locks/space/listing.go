@@ -118,7 +118,7 @@ func (s *Space) readRange(ctx context.Context, kind, from, to string, listing *L
 
 // Kept returns the classes of waits that are kept back, in order: see [Kept].
 func (s *Space) Kept(ctx context.Context) ([]string, error) {
-	text, err := s.rdb.HGet(ctx, s.keys[6], "kept").Result()
+	text, err := s.rdb.HGet(ctx, s.key("meta"), "kept").Result()
 	if err != nil && !errors.Is(err, redis.Nil) {
 		return nil, fmt.Errorf("read lock space: %w", err)
 	}
@@ -271,7 +271,7 @@ func (s *Space) heldBy(ctx context.Context, name, from string) (*LockRecord, str
 func (s *Space) Permits(ctx context.Context, names ...string) (map[string]PermitRecord, error) {
 	records := make(map[string]PermitRecord)
 	for some := range slices.Chunk(names, pageSize) {
-		owners, err := s.rdb.HMGet(ctx, s.keys[1], some...).Result()
+		owners, err := s.rdb.HMGet(ctx, s.key("own"), some...).Result()
 		if err != nil {
 			return nil, fmt.Errorf("read permits: %w", err)
 		}

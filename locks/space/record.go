@@ -126,22 +126,22 @@ type Asked struct {
 
 // parseHold reads a hold as it is stored in the space.
 func parseHold(member string, left time.Duration) (HoldRecord, bool) {
-	fields := strings.Split(member, "\x1f")
-	session, id, ok := strings.Cut(fields[0], "\x00")
-	if !ok || len(fields) < 7 {
+	f, _ := Holds.Parse(member)
+	session, id, ok := strings.Cut(f.Session, "\x00")
+	if !ok || f.Items == "" {
 		return HoldRecord{}, false
 	}
-	token, _ := ParseToken(fields[1])
+	token, _ := ParseToken(f.Token)
 	h := HoldRecord{
-		ID: HoldID(id), Session: SessionID(session), Token: token, Since: Time(Int(fields[2])),
-		Info: rawInfo(fields[5]), Items: ParseItems(fields[6:]), LeaseLeft: left,
+		ID: HoldID(id), Session: SessionID(session), Token: token, Since: Time(Int(f.Since)),
+		Info: rawInfo(f.Info), Items: ParseItems(FieldsOf(f.Items)), LeaseLeft: left,
 	}
 	h.Names = NamesOf(h.Items)
 	if session == "@" {
 		h.Resting, h.Session = true, SessionOf(h.ID)
 	}
-	if asked := fields[4]; asked != "" {
-		h.Asked = &Asked{Force(asked[:1]), ParseRevocation(asked[1:])}
+	if f.Asked != "" {
+		h.Asked = &Asked{Force(f.Asked[:1]), ParseRevocation(f.Asked[1:])}
 	}
 	return h, true
 }
@@ -149,20 +149,20 @@ func parseHold(member string, left time.Duration) (HoldRecord, bool) {
 // addWait adds the wait of one index entry, session \0 w \0 id, and its record.
 func (l *Listing) addWait(member, record string) {
 	entry := strings.SplitN(member, "\x00", 3)
-	fields := strings.Split(record, "\x1f")
-	if len(entry) != 3 || entry[1] != "w" || len(fields) < 9 {
+	f, _ := Waits.Parse(record)
+	if len(entry) != 3 || entry[1] != "w" || f.Items == "" {
 		return
 	}
-	session := SessionID(fields[0])
+	session := SessionID(f.Session)
 	if session == "@" {
 		session = ""
 	}
 	w := WaitRecord{
-		Request: HoldID(entry[2]), Session: session, Ticket: uint64(Int(fields[1])),
-		State: map[string]WaitState{"w": Waiting, "o": Offered, "l": Lapsed, "k": Kept}[fields[3]],
-		Since: Time(Int(fields[2])), Info: rawInfo(fields[7]), Items: ParseItems(fields[8:]),
+		Request: HoldID(entry[2]), Session: session, Ticket: uint64(Int(f.Ticket)),
+		State: map[string]WaitState{"w": Waiting, "o": Offered, "l": Lapsed, "k": Kept}[f.State],
+		Since: Time(Int(f.Since)), Info: rawInfo(f.Info), Items: ParseItems(FieldsOf(f.Items)),
 	}
-	for _, id := range strings.Fields(fields[6]) {
+	for _, id := range strings.Fields(f.Under) {
 		w.Under = append(w.Under, HoldID(id))
 	}
 	w.Names = NamesOf(w.Items)

@@ -157,7 +157,6 @@ func (r *rig) dump() (*dump, error) {
 func (d *dump) check(now int64, settled bool) error {
 	var faults []string
 	fault := func(format string, args ...any) { faults = append(faults, fmt.Sprintf(format, args...)) }
-	fields := func(record string) []string { return strings.Split(record, "\x1f") }
 
 	type user struct {
 		tag, mode string
@@ -176,12 +175,12 @@ func (d *dump) check(now int64, settled bool) error {
 	}
 	held := make(map[string]bool)
 	for _, member := range d.hold {
-		f := fields(member)
-		session, id, _ := strings.Cut(f[0], "\x00")
+		f, _ := Holds.Parse(member)
+		session, id, _ := strings.Cut(f.Session, "\x00")
 		held[id] = true
-		use(f[6:], "x"+id)
-		if d.seq < f[1] || len(d.seq) < len(f[1]) {
-			fault("hold %s has token %s, above the last one %s", id, f[1], d.seq)
+		use(FieldsOf(f.Items), "x"+id)
+		if d.seq < f.Token || len(d.seq) < len(f.Token) {
+			fault("hold %s has token %s, above the last one %s", id, f.Token, d.seq)
 		}
 		if _, rests := d.exp["d"+id]; rests != (session == "@") {
 			fault("hold %s of %s: the end of its rest is on the wheel: %v", id, session, rests)
@@ -195,37 +194,37 @@ func (d *dump) check(now int64, settled bool) error {
 	queues := make(map[string][]queued)
 	q := make(map[string]bool)
 	for id, record := range d.wait {
-		f := fields(record)
+		f, _ := Waits.Parse(record)
 		if held[id] {
 			fault("%s waits and holds", id)
 		}
-		idx[f[0]+"\x00w\x00"+id] = true
-		for _, hold := range strings.Fields(f[6]) {
+		idx[f.Session+"\x00w\x00"+id] = true
+		for _, hold := range strings.Fields(f.Under) {
 			idx["~u"+hold+"\x00"+id] = true
 		}
-		if f[0] == "@" && f[5] != "" {
-			idx["~k"+f[5]+"\x00"+f[1]+"\x00"+id] = true
+		if f.Session == "@" && f.Limits != "" {
+			idx["~k"+f.Limits+"\x00"+f.Ticket+"\x00"+id] = true
 		}
-		back := f[0] == "@" && slices.Contains(strings.Split(d.meta["kept"], "\x1f"), f[5])
-		if !aligning && (back && f[3] == "w" || !back && f[3] == "k") {
-			fault("%s of class %s is in state %s, kept back are %q", id, f[5], f[3], d.meta["kept"])
+		back := f.Session == "@" && slices.Contains(strings.Split(d.meta["kept"], "\x1f"), f.Limits)
+		if !aligning && (back && f.State == "w" || !back && f.State == "k") {
+			fault("%s of class %s is in state %s, kept back are %q", id, f.Limits, f.State, d.meta["kept"])
 		}
-		if f[3] == "o" {
-			use(f[8:], "o"+id)
+		if f.State == "o" {
+			use(FieldsOf(f.Items), "o"+id)
 		}
-		for _, item := range f[8:] {
+		for _, item := range FieldsOf(f.Items) {
 			mode, n, name := parseItem(item)
 			text := string(mode)
 			if n > 0 {
 				text += fmt.Sprint(n)
 			}
-			if f[3] == "w" {
-				q[name+"\x00"+f[1]+"\x00"+text+"\x00"+f[4]+"\x00"+id] = true
-				queues[name] = append(queues[name], queued{f[1], text, f[4], f[2]})
+			if f.State == "w" {
+				q[name+"\x00"+f.Ticket+"\x00"+text+"\x00"+f.Reserve+"\x00"+id] = true
+				queues[name] = append(queues[name], queued{f.Ticket, text, f.Reserve, f.Since})
 			}
 		}
-		if _, ok := d.exp["o"+id]; ok != (f[3] == "o") {
-			fault("%s is in state %s, its offer's end is on the wheel: %v", id, f[3], ok)
+		if _, ok := d.exp["o"+id]; ok != (f.State == "o") {
+			fault("%s is in state %s, its offer's end is on the wheel: %v", id, f.State, ok)
 		}
 	}
 
@@ -343,17 +342,17 @@ func (d *dump) check(now int64, settled bool) error {
 	// No grantable request waits.
 waits:
 	for id, record := range d.wait {
-		f := fields(record)
-		if f[3] != "w" {
+		f, _ := Waits.Parse(record)
+		if f.State != "w" {
 			continue
 		}
-		if f[0] != "@" && d.exp["s"+f[0]] <= now {
+		if f.Session != "@" && d.exp["s"+f.Session] <= now {
 			continue // its session has ended
 		}
-		under := strings.Fields(f[6])
-		for _, item := range f[8:] {
+		under := strings.Fields(f.Under)
+		for _, item := range FieldsOf(f.Items) {
 			mode, n, name := parseItem(item)
-			if from, ok := work[name]; ok && from <= f[1] {
+			if from, ok := work[name]; ok && from <= f.Ticket {
 				continue waits
 			}
 			var taken int64 // what others have of it, and what older waits reserve
@@ -381,9 +380,9 @@ waits:
 				// that one, which the model decides.
 				plain := Int(other.ticket) >= nestedTickets
 				switch {
-				case len(under) > 0 && Int(other.reserve) >= Int(f[2]):
+				case len(under) > 0 && Int(other.reserve) >= Int(f.Since):
 					continue
-				case len(under) == 0 && (other.ticket >= f[1] || !plain && Int(other.since) > Int(f[4])):
+				case len(under) == 0 && (other.ticket >= f.Ticket || !plain && Int(other.since) > Int(f.Reserve)):
 					continue
 				}
 				wants := int64(1)

@@ -12,9 +12,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Each script has its own file, which describes its arguments and replies. Before it come
-// lib/keys.lua, its fast path if it has one (<name>.fast.lua), and what it uses of lib and slow,
-// see [Link]. A fast path for many requests at once is a separate script (<name>.all.lua).
+// Each script has its own file, which describes its arguments and replies. Before it come its fast
+// path if it has one (<name>.fast.lua), and what it uses of the keys, of lib and of slow, see
+// [Link]. A fast path for many requests at once is a separate script (<name>.all.lua).
 //
 //go:embed scripts
 var scriptFiles embed.FS
@@ -90,7 +90,7 @@ func (s Script) Source(format int) string {
 	case AcquireAll, ReleaseAll:
 		guard = "" // a fast path
 	}
-	return readScript("lib/keys") + LinkFast("", fast) + guard + linkScript("", readScript(name))
+	return LinkFast("", fast) + linkScript(guard, "", readScript(name))
 }
 
 func readScript(name string) string {
@@ -114,7 +114,8 @@ func readLibrary(folder string, names ...string) string {
 // without it: an acquire finds no live session in a space that was raised beyond its build, and a
 // release removes a hold only if it is exactly as it was written.
 func guardFor(format int) string {
-	return fmt.Sprintf("local FORMAT, LEAST = %d, %d\n", format, leastFormat(format)) + withoutComments(readScript("guard"))
+	return fmt.Sprintf("local FORMAT, LEAST = %d, %d\n", format, leastFormat(format)) +
+		strings.Replace(withoutComments(readScript("guard")), "KEY_TYPES", keyTypes(), 1)
 }
 
 // Run sends a script once. If the server does not know it yet, it sends the text.

@@ -34,7 +34,7 @@ for i = 1, n do
       slots[#slots + 1] = 'x' .. ARGV[i + 1]
     end
     members[#members + 1] = 0
-    members[#members + 1] = session .. '\0' .. ARGV[i + 1] .. '\31' .. format('%.0f', next) .. '\31' .. ms .. '\31\31\31' .. ARGV[tail + i]
+    members[#members + 1] = H_TEXT{SESSION = session .. '\0' .. ARGV[i + 1]; TOKEN = format('%.0f', next); SINCE = ms; INFO_ITEMS = ARGV[tail + i]}
     next = next + 1
   end
   marks[i] = free and '1' or '0'

@@ -28,7 +28,7 @@ if fast then
         call('SET', SEQ, token)
       end
       local grant = token .. '\31' .. ms
-      call('ZADD', HOLD, '0', ARGV[1] .. '\0' .. ARGV[2] .. '\31' .. grant .. '\31\31\31' .. ARGV[4] .. '\31' .. ARGV[5])
+      call('ZADD', HOLD, '0', H_TEXT{SESSION = ARGV[1] .. '\0' .. ARGV[2]; TOKEN_SINCE = grant; INFO = ARGV[4]; ITEMS = ARGV[5]})
       return 'granted\31' .. grant
     end
   end

@@ -9,7 +9,7 @@ if tonumber(WRITTEN or '') ~= FORMAT or (tonumber(OLDEST) or 0) < LEAST then
   if not n or n > FORMAT or oldest < LEAST then
     fault = (WRITTEN or '1') .. ' ' .. format('%d', oldest)
   elseif not WRITTEN then
-    local types = {'zset', 'hash', 'zset', 'hash', 'zset', 'zset', 'hash', 'string'}
+    local types = {KEY_TYPES}
     for i = 1, #types do
       local is = call('TYPE', KEYS[i]).ok
       if is ~= 'none' and is ~= types[i] then fault = '0 0 ' .. KEYS[i] .. ' is a ' .. is .. ', not a ' .. types[i] end

@@ -19,7 +19,7 @@ repeat
   local some = math.min(SOME, left)
   local members, ids, records = call('ZRANGEBYLEX', key, from, ARGV[3], 'LIMIT', '0', some), {}, {}
   for i = 1, #members do
-    ids[i] = string.match(members[i], waits and '^[^%z]*%z.%z(.*)$' or '^[^%z]*%z([^\31]*)')
+    ids[i] = string.match(members[i], waits and '^[^%z]*%z.%z(.*)$' or H_MATCH[[SESSION=[^%z]*%z([^\31]*)]])
   end
   if waits and #ids > 0 then records = call('HMGET', WAIT, unpack(ids)) end
   for i = 1, #members do

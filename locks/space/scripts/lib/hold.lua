@@ -45,7 +45,7 @@ local function grant(id, session, info, items, limits)
   end
   occupy(items, 'x' .. id)
   limits = limits or ''
-  call('ZADD', HOLD, '0', concat({session .. '\0' .. id, token, ms, limits, '', info, concat(items, US)}, US))
+  call('ZADD', HOLD, '0', H_TEXT{SESSION = session .. '\0' .. id; TOKEN = token; SINCE = ms; LIMITS = limits; INFO = info; ITEMS = concat(items, US)})
   local most = limit(limits)
   if most > 0 then call('ZADD', EXP, format('%.0f', now + most), 'm' .. id) end
   return token

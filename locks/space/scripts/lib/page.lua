@@ -51,7 +51,7 @@ end
 -- readPage splits the holds of the page. One read gets the occupation of all their names, another
 -- one the holds that still wait.
 local function readPage()
-  local pattern = '^[^%z]*%z([^\31]*)\31[^\31]*\31[^\31]*\31([^\31]*)\31[^\31]*\31[^\31]*\31(.*)$'
+  local pattern = H_MATCH[[SESSION=[^%z]*%z([^\31]*) TOKEN SINCE (LIMITS) ASKED INFO (ITEMS=.*)]]
   local names = {}
   -- sharing: the holds without an exclusive name. marks: the index entry that each of them has if
   -- Redis has the hold.

@@ -13,8 +13,8 @@ function S.park(id, session, info, items, patience, deadline, limits, under)
     under = under or ''
     local n = call('HINCRBY', META, 'ticket', 1)
     local ticket = format('%016.0f', under == '' and 1000000000000000 + n or n)
-    wait = fields(concat({session, ticket, ms, 'w', format('%.0f', now + patience), limits or '', under, info,
-      concat(items, US)}, US))
+    wait = fields(W_TEXT{SESSION = session; TICKET = ticket; SINCE = ms; STATE = 'w'; RESERVE = format('%.0f', now + patience);
+      LIMITS = (limits or ''); UNDER = under; INFO = info; ITEMS = concat(items, US)})
     wait.id = id
     call('ZADD', IDX, '0', session .. '\0w\0' .. id)
     if class(id, wait) then call('ZADD', IDX, '0', class(id, wait)) end

@@ -24,7 +24,7 @@ function S.reap()
         if #freed >= NAMES then break end
         ended = j
         if j <= #holds then
-          S.free(string.match(holds[j], '^[^%z]*%z([^\31]*)'), crashed)
+          S.free(string.match(holds[j], H_MATCH[[SESSION=[^%z]*%z([^\31]*)]]), crashed)
         else
           S.drop(string.match(waits[j - #holds], '^[^%z]*%z.%z(.*)$'))
         end
