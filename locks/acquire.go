@@ -181,9 +181,9 @@ func (acq *acquisition) follow(ctx context.Context, s *session, r *Request) (*Ho
 	r.asking, r.once = true, acq.tries()
 	s.mu.Unlock()
 	args := acq.args(r)
-	reply, err, own := acq.client.post.own(ctx, acq.client.acquireScript, args, true)
+	reply, err, own := acq.client.sender.sendNow(ctx, acq.client.acquireScript, args, true)
 	if !own {
-		return acq.await(ctx, s, r, acq.client.post.drop(ctx, acq.client.acquireScript, args), nil)
+		return acq.await(ctx, s, r, acq.client.sender.enqueue(ctx, acq.client.acquireScript, args), nil)
 	}
 	final, a := s.answered(ctx, r, outcome{reply, err})
 	if final {
@@ -215,7 +215,7 @@ func (acq *acquisition) judge(ctx context.Context, s *session, r *Request, a out
 
 // await attends to a request that was sent with others, or by a goroutine that puts its outcome
 // into outcomes, or that waits in Redis if both are nil.
-func (acq *acquisition) await(ctx context.Context, s *session, r *Request, posted *letter, answers <-chan outcome) (*Hold, error) {
+func (acq *acquisition) await(ctx context.Context, s *session, r *Request, posted *call, answers <-chan outcome) (*Hold, error) {
 	s.mu.Lock()
 	r.channels()
 	grants, recheck := r.grant, r.recheck
@@ -248,7 +248,7 @@ func (acq *acquisition) await(ctx context.Context, s *session, r *Request, poste
 		select {
 		case <-sent:
 			sent = nil
-			final, a := s.answered(ctx, r, outcome{posted.reply, posted.err})
+			final, a := s.answered(ctx, r, outcome{posted.Reply, posted.Err})
 			if final {
 				if hold, err := acq.judge(ctx, s, r, a); hold != nil || err != nil {
 					return hold, err
@@ -272,9 +272,9 @@ func (acq *acquisition) await(ctx context.Context, s *session, r *Request, poste
 				select {
 				case <-sent:
 					sent = nil
-					s.answered(ctx, r, outcome{posted.reply, posted.err})
+					s.answered(ctx, r, outcome{posted.Reply, posted.Err})
 				case <-answers:
-				case <-time.After(hurried):
+				case <-time.After(maxInline):
 				case <-ctx.Done():
 				case <-s.dead:
 				}
@@ -305,13 +305,13 @@ func (acq *acquisition) await(ctx context.Context, s *session, r *Request, poste
 	}
 }
 
-// cleanUp handles a letter that its caller no longer waits for.
-func (acq *acquisition) cleanUp(ctx context.Context, s *session, r *Request, posted *letter) {
+// cleanUp handles a call that its caller no longer waits for.
+func (acq *acquisition) cleanUp(ctx context.Context, s *session, r *Request, posted *call) {
 	ctx = context.WithoutCancel(ctx) // the caller's has ended; the session bounds it
 	acq.client.spawn(func() {
 		<-posted.done
-		if final, _ := s.answered(ctx, r, outcome{posted.reply, posted.err}); !final {
-			s.ask(ctx, r, posted.args)
+		if final, _ := s.answered(ctx, r, outcome{posted.Reply, posted.Err}); !final {
+			s.ask(ctx, r, posted.Args)
 		}
 	})
 }

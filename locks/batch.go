@@ -12,23 +12,23 @@ import (
 // checks for due entries and waiters. So one script serves requests that many callers make at once,
 // as long as the fast path can do all of it. Only requests that it could not serve are sent alone.
 
-// A batcher is the script that serves many letters of one kind at once.
+// A batcher is the script that serves many calls of one kind at once.
 type batcher struct {
 	space.Prepared
-	of     *redis.Script // the script of those letters
+	of     *redis.Script // the script of those calls
 	shared int           // the number of leading arguments that a whole batch shares
 	// subject is the index of the argument with the request ID (acquire) or the hold's record
 	// (release)
 	subject int
-	// names is the index where the names of a bundle begin; a letter without names goes alone
+	// names is the index where the names of a bundle begin; a call without names goes alone
 	names int
-	rest  func(l *letter) any // further arguments for each letter, or nil
-	// reply returns the reply to the nth letter, from 0, of those that were served
+	rest  func(c *call) any // further arguments for each call, or nil
+	// reply returns the reply to the nth call, from 0, of those that were served
 	reply func(all space.Reply, nth int) space.Reply
 }
 
 const (
-	batchOf = 200 // letters in one script at most, to keep it short
+	batchOf = 200 // calls in one script at most, to keep it short
 	// batchNames is how many names each of them may have, so that Lua can unpack those of a batch
 	// at once, on any server.
 	batchNames = 5
@@ -42,7 +42,7 @@ func batchers(keys []string) []*batcher {
 		},
 		{
 			Prepared: space.Prepare(space.AcquireAll.Redis(), keys), of: space.Acquire.Redis(), shared: 1, subject: 1, names: 5,
-			rest: func(l *letter) any { return l.args[3].(string) + "\x1f" + l.args[4].(string) },
+			rest: func(c *call) any { return c.Args[3].(string) + "\x1f" + c.Args[4].(string) },
 			reply: func(all space.Reply, nth int) space.Reply {
 				return space.Reply{"granted", Token(all.NumberAt(2) + int64(nth)).String(), all.At(1)}
 			},
@@ -50,85 +50,87 @@ func batchers(keys []string) []*batcher {
 	}
 }
 
-// takes reports whether a letter may join others in a batch.
-func (b *batcher) takes(others []*letter, l *letter) bool {
-	n := len(l.args) - b.names
-	return l.script.Script == b.of && 0 < n && n <= batchNames && len(others) < batchOf &&
-		(len(others) == 0 || slices.Equal(others[0].args[:b.shared], l.args[:b.shared]))
+// takes reports whether a call may join others in a batch.
+func (b *batcher) takes(others []*call, c *call) bool {
+	n := len(c.Args) - b.names
+	return c.Script == b.of && 0 < n && n <= batchNames && len(others) < batchOf &&
+		(len(others) == 0 || slices.Equal(others[0].Args[:b.shared], c.Args[:b.shared]))
 }
 
 // args returns the script's arguments for a batch.
-func (b *batcher) args(letters []*letter) []any {
-	args := append(make([]any, 0, 2+5*len(letters)), len(letters))
-	for _, l := range letters {
-		args = append(args, l.args[b.subject])
+func (b *batcher) args(calls []*call) []any {
+	args := append(make([]any, 0, 2+5*len(calls)), len(calls))
+	for _, c := range calls {
+		args = append(args, c.Args[b.subject])
 	}
-	for _, l := range letters {
-		args = append(args, len(l.args)-b.names)
+	for _, c := range calls {
+		args = append(args, len(c.Args)-b.names)
 	}
-	for _, l := range letters {
-		args = append(args, l.args[b.names:]...)
+	for _, c := range calls {
+		args = append(args, c.Args[b.names:]...)
 	}
-	args = append(args, letters[0].args[:b.shared]...)
+	args = append(args, calls[0].Args[:b.shared]...)
 	if b.rest != nil {
-		for _, l := range letters {
-			args = append(args, b.rest(l))
+		for _, c := range calls {
+			args = append(args, b.rest(c))
 		}
 	}
 	return args
 }
 
-// A batch is a group of letters that one script serves.
+// A batch is a group of calls that one script serves.
 type batch struct {
-	by      *batcher
-	letters []*letter
-	args    []any
+	space.Call
+	by    *batcher
+	calls []*call
 }
 
-// deal passes the reply on to the letters that were served, or an error to all, and returns the
+// distribute passes the reply on to the calls that were served, or an error to all, and returns the
 // others.
-func (b *batch) deal(all space.Reply, err error) (left []*letter) {
-	marks, nth := all.At(0), 0
-	for i, l := range b.letters {
+func (b *batch) distribute() (left []*call) {
+	marks, nth := b.Reply.At(0), 0
+	for i, c := range b.calls {
 		switch {
-		case err != nil:
-			l.answer(nil, err)
+		case b.Err != nil:
+			c.Err = b.Err
 		case i < len(marks) && marks[i] == '1':
-			l.answer(b.by.reply(all, nth), nil)
+			c.Reply = b.by.reply(b.Reply, nth)
 			nth++
 		default:
-			left = append(left, l)
+			left = append(left, c)
+			continue
 		}
+		close(c.done)
 	}
 	return left
 }
 
-// sort divides letters into batches and those that go alone. Releases come first, because an
-// acquire beside them may want what they free.
-func (p *post) sort(letters []*letter) (together []*batch, alone []*letter) {
-	alone = letters
-	for _, by := range p.units {
+// sort divides calls into batches and those that go alone. Releases come first, because an acquire
+// beside them may want what they free.
+func (s *sender) sort(calls []*call) (together []*batch, alone []*call) {
+	alone = calls
+	for _, by := range s.units {
 		var last *batch
-		var others []*letter
-		for _, l := range alone {
+		var others []*call
+		for _, c := range alone {
 			switch {
-			case !by.takes(nil, l):
-				others = append(others, l)
-			case last != nil && by.takes(last.letters, l):
-				last.letters = append(last.letters, l)
+			case !by.takes(nil, c):
+				others = append(others, c)
+			case last != nil && by.takes(last.calls, c):
+				last.calls = append(last.calls, c)
 			default:
-				last = &batch{by: by, letters: []*letter{l}}
+				last = &batch{Call: space.Call{Prepared: by.Prepared}, by: by, calls: []*call{c}}
 				together = append(together, last)
 			}
 		}
 		alone = others
 	}
 	together = slices.DeleteFunc(together, func(b *batch) bool {
-		if len(b.letters) > 1 {
-			b.args = b.by.args(b.letters)
+		if len(b.calls) > 1 {
+			b.Args = b.by.args(b.calls)
 			return false
 		}
-		alone = append(alone, b.letters...)
+		alone = append(alone, b.calls...)
 		return true
 	})
 	return together, alone

@@ -105,10 +105,10 @@ const (
 // A Client takes locks. All its holds belong to one session in Redis, which one command every third
 // of the lease keeps alive. It is safe for concurrent use. A process needs one per lock space.
 type Client struct {
-	rdb   redis.UniversalClient // for everything but renewals; owned
-	beat  redis.UniversalClient // for renewals, so that nothing can delay them; owned
-	space *Space
-	post  *post // for acquires and releases
+	rdb    redis.UniversalClient // for everything but renewals; owned
+	beat   redis.UniversalClient // for renewals, so that nothing can delay them; owned
+	space  *Space
+	sender *sender // for acquires and releases
 
 	acquireScript, releaseScript space.Prepared
 
@@ -207,7 +207,7 @@ func Open(ctx context.Context, rdb redis.UniversalClient, o Options) (*Client, e
 		c.beat = &space.Impersonator{UniversalClient: c.beat, Format: as.Format, Script: as.Script}
 	}
 	c.space = spaceOn(c.rdb, keys)
-	c.post = &post{rdb: c.rdb, keys: keys, units: batchers(keys), try: c.try, spawn: c.spawn, now: time.Now}
+	c.sender = newSender(c.rdb, keys, c.try, c.spawn)
 	c.acquireScript = space.Prepare(space.As(c.rdb, space.Acquire.Redis()), keys)
 	c.releaseScript = space.Prepare(space.As(c.rdb, space.Release.Redis()), keys)
 	began := time.Now()

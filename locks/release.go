@@ -139,7 +139,7 @@ func (s *session) cancel(ctx context.Context, r *Request) {
 
 // sendRelease sends a release until it gets a reply or the session is dead.
 func (s *session) sendRelease(ctx context.Context, args []any) (r space.Reply, resent bool, err error) {
-	r, resent, err = s.untilAnswered(func() (space.Reply, error) { return s.client.post.wait(ctx, s.client.releaseScript, args) })
+	r, resent, err = s.untilAnswered(func() (space.Reply, error) { return s.client.sender.send(ctx, s.client.releaseScript, args) })
 	if r.NumberAt(1) == 1 {
 		s.client.reaper.now()
 	}

@@ -44,7 +44,7 @@ type outcome struct {
 func (s *session) ask(ctx context.Context, r *Request, args []any) (a outcome) {
 	var final bool
 	_ = space.Insist(space.Backoff{}, func() (bool, error) {
-		reply, err := s.client.post.wait(ctx, s.client.acquireScript, args)
+		reply, err := s.client.sender.send(ctx, s.client.acquireScript, args)
 		final, a = s.answered(ctx, r, outcome{reply, err})
 		return final, err
 	}, s.dead)

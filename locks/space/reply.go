@@ -78,12 +78,7 @@ type Reader struct {
 }
 
 // Read returns a reader of a script's reply. err is the error of the call.
-func Read(answer any, err error) *Reader {
-	if err != nil {
-		return &Reader{Err: err}
-	}
-	return &Reader{left: ToReply(answer)}
-}
+func Read(r Reply, err error) *Reader { return &Reader{err, r} }
 
 // More reports whether fields are left.
 func (r *Reader) More() bool { return r.Err == nil && len(r.left) > 0 }

@@ -25,14 +25,14 @@ func TestFieldsOfAReplyAreReadInTheirOrder(t *testing.T) {
 func TestAReplyThatIsTooShortOrOfAnotherKindIsAnError(t *testing.T) {
 	failed := errors.New("no reply")
 	for name, test := range map[string]struct {
-		answer any
+		answer Reply
 		err    error
 		read   func(r *Reader)
 		want   error
 	}{
 		"an error instead of a reply": {nil, failed, func(r *Reader) { r.Text() }, failed},
 		"no field":                    {[]any{}, nil, func(r *Reader) { r.Text() }, ErrReply},
-		"one field for two":           {"a", nil, func(r *Reader) { r.Text(); r.Number() }, ErrReply},
+		"one field for two":           {Reply{"a"}, nil, func(r *Reader) { r.Text(); r.Number() }, ErrReply},
 		"a list for a text":           {[]any{[]any{}}, nil, func(r *Reader) { r.Text() }, ErrReply},
 		"a list for a number":         {[]any{[]any{}}, nil, func(r *Reader) { r.Number() }, ErrReply},
 		"a text for a number":         {[]any{"1a"}, nil, func(r *Reader) { r.Number() }, ErrReply},
@@ -42,7 +42,7 @@ func TestAReplyThatIsTooShortOrOfAnotherKindIsAnError(t *testing.T) {
 		"a list that ends too soon": {[]any{[]any{"a", "b", "c"}}, nil, func(r *Reader) {
 			r.Each(func(list *Reader) { list.Text(); list.Text() })
 		}, ErrReply},
-		"an unknown outcome": {"a", nil, func(r *Reader) { r.Err = r.Unknown(r.Text()) }, ErrReply},
+		"an unknown outcome": {Reply{"a"}, nil, func(r *Reader) { r.Err = r.Unknown(r.Text()) }, ErrReply},
 	} {
 		r := Read(test.answer, test.err)
 		test.read(r)

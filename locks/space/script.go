@@ -137,27 +137,6 @@ func RunFor(ctx context.Context, rdb redis.Scripter, build int, script *redis.Sc
 	return ToReply(answer), nil
 }
 
-// A Prepared script is sent so often that its command is prepared once.
-type Prepared struct {
-	Script *redis.Script
-	prefix []any // of the command: EVALSHA, hash, number of keys, keys
-}
-
-// Prepare prepares the command of a script for the given keys.
-func Prepare(script *redis.Script, keys []string) Prepared {
-	p := Prepared{script, []any{"EVALSHA", script.Hash(), len(keys)}}
-	for _, key := range keys {
-		p.prefix = append(p.prefix, key)
-	}
-	return p
-}
-
-// Command returns the whole command.
-func (p Prepared) Command(args []any) []any {
-	command := make([]any, 0, len(p.prefix)+len(args))
-	return append(append(command, p.prefix...), args...)
-}
-
 // Unexpected reports a reply that the protocol does not know.
 func Unexpected(script string, r Reply) error {
 	return fmt.Errorf("locks: unexpected reply of script %s: %q", script, r.At(0))

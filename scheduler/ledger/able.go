@@ -274,10 +274,7 @@ func (l *Ledger) Pick(ctx context.Context, most int, shelves []Shelf) ([]Due, er
 	for {
 		r := space.Read(l.run(ctx, pickScript, "", args...))
 		early := r.Number() == 1
-		var due []Due
-		for r.More() {
-			due = append(due, oneDue(r))
-		}
+		due := restDue(r)
 		if r.Err != nil {
 			return nil, fmt.Errorf("pick runs that are set aside: %w", r.Err)
 		}

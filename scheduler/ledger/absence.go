@@ -10,7 +10,6 @@ import (
 
 	"lockstep/jobs"
 	"lockstep/locks"
-	"lockstep/locks/space"
 )
 
 var (
@@ -88,8 +87,8 @@ func (l *Ledger) Settle(ctx context.Context, settlements []Settlement) []Settled
 		steps[i] = step{job, args}
 	}
 	settled := make([]Settled, len(settlements))
-	for i, command := range l.runAll(ctx, lineScript, steps) {
-		r := space.Read(command.Result())
+	for i, call := range l.runAll(ctx, lineScript, steps) {
+		r := call.Read()
 		outcome := r.Text()
 		if r.Err == nil && outcome != "ok" && outcome != "settled" {
 			r.Err = r.Unknown(outcome)

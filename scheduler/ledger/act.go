@@ -80,13 +80,12 @@ func (a *Act) entry() string {
 
 // runAct is [Ledger.run] for a script that records an act, unless entry, which is also among args,
 // is "".
-func (l *Ledger) runAct(ctx context.Context, script lazyScript, job, entry string, args ...any) (any, error) {
+func (l *Ledger) runAct(ctx context.Context, script lazyScript, job, entry string, args ...any) (space.Reply, error) {
 	keys := l.keysOf(job)
 	if entry != "" {
 		keys = append(keys[:len(keys):len(keys)], l.prefix+"acts")
 	}
-	answer, err := script().Run(ctx, l.rdb, keys, args...).Result()
-	return answer, l.space.Explain(err)
+	return space.RunText(ctx, l.rdb, script(), keys, args...)
 }
 
 // check refuses a reason that is too long to be kept.

@@ -176,11 +176,10 @@ func (l *Ledger) ClaimAll(ctx context.Context, claims []Claim, patience time.Dur
 		if err != nil {
 			return claimed
 		}
-		several, _ := answers.([]any)
-		for k, answer := range several {
-			if _, plain := answer.([]any); plain {
+		for k, answer := range answers {
+			if plain, ok := answer.([]any); ok {
 				i := which[k]
-				claimed[i], _ = l.decodeClaim(claims[i].Due, marks[i], space.Read(answer, nil))
+				claimed[i], _ = l.decodeClaim(claims[i].Due, marks[i], space.Read(plain, nil))
 			}
 		}
 		which = nil
@@ -206,10 +205,10 @@ func (l *Ledger) claimEach(ctx context.Context, claims []Claim, claimed []*Claim
 			steps[k] = l.claimStep(claims[i].Request, claims[i].Due, patience, 0, marks[k], nil)
 		}
 		again = nil
-		for k, command := range l.runAll(ctx, claimScript, steps) {
+		for k, call := range l.runAll(ctx, claimScript, steps) {
 			i := which[k]
 			// It is nil with an error.
-			claimed[i], _ = l.decodeClaim(claims[i].Due, marks[k], space.Read(command.Result()))
+			claimed[i], _ = l.decodeClaim(claims[i].Due, marks[k], call.Read())
 			if claimed[i] != nil && claimed[i].Outcome == claimMarked {
 				again = append(again, i)
 			}
@@ -408,22 +407,21 @@ func (l *Ledger) FinishAll(ctx context.Context, finishes []Finish) []*Finished {
 	}
 	var single []step
 	var rest []int // finish of a single step
-	for k, command := range l.runAll(ctx, finishScript, steps) {
-		answers, err := command.Slice()
-		if err != nil || len(answers) != len(which[k]) {
-			continue
+	for k, call := range l.runAll(ctx, finishScript, steps) {
+		if len(call.Reply) != len(which[k]) {
+			continue // with an error, it is empty
 		}
 		for j, i := range which[k] {
-			if answers[j] == int64(1) {
+			if call.Reply[j] == int64(1) {
 				finished[i] = &Finished{Verdict: FinishRecorded, State: StateSucceeded}
 			} else if step, err := finishes[i].step(); err == nil {
 				single, rest = append(single, step), append(rest, i)
 			}
 		}
 	}
-	for k, command := range l.runAll(ctx, finishScript, single) {
+	for k, call := range l.runAll(ctx, finishScript, single) {
 		i := rest[k]
-		finished[i], _ = finishes[i].decode(space.Read(command.Result())) // nil with an error
+		finished[i], _ = finishes[i].decode(call.Read()) // nil with an error
 		l.memory.finished(finishes[i], finished[i])
 	}
 	return finished
@@ -458,11 +456,8 @@ func (l *Ledger) repush(ctx context.Context, unconfirmed int, deliveries []Due) 
 	for _, d := range deliveries {
 		args = append(args, string(d.Run), d.N)
 	}
-	var due []Due
 	r := space.Read(l.run(ctx, repushScript, "", args...))
-	for r.More() {
-		due = append(due, oneDue(r))
-	}
+	due := restDue(r)
 	if r.Err != nil {
 		return nil, fmt.Errorf("push %s again: %w", describe(deliveries), r.Err)
 	}

@@ -14,7 +14,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/errgroup"
 
 	"lockstep/jobs"
@@ -396,9 +395,9 @@ func (l *Ledger) Create(ctx context.Context, decisions []Decision) []Created {
 		}
 		steps, which = append(steps, step{decisions[i].Job.Name, args}), append(which, i)
 	}
-	for k, command := range l.runAll(ctx, createScript, steps) {
+	for k, call := range l.runAll(ctx, createScript, steps) {
 		d, c := &decisions[which[k]], &created[which[k]]
-		if err := c.decode(command, d.Cursor); err != nil {
+		if err := c.decode(call.Read(), d.Cursor); err != nil {
 			*c = Created{Err: fmt.Errorf("create ticks of %s: %w", d.Job.Name, err)}
 			continue
 		}
@@ -537,21 +536,16 @@ func (c *Created) activated(outcome, detail string, cursor time.Time) error {
 	return r.Err
 }
 
-func (c *Created) decode(command *redis.Cmd, cursor time.Time) error {
-	r := space.Read(command.Result())
+func (c *Created) decode(r *space.Reader, cursor time.Time) error {
 	switch outcome := r.Text(); outcome {
 	case "ok":
 		c.Cursor, c.ended = cursor, make(map[jobs.RunID]State)
 		r.Each(func(list *space.Reader) { c.ended[jobs.RunID(list.Text())] = State(list.Text()) })
-		for r.More() {
-			c.Due = append(c.Due, oneDue(r))
-		}
+		c.Due = restDue(r)
 		return r.Err
 	case "more":
 		c.More, c.after = true, r.Text()
-		for r.More() {
-			c.Due = append(c.Due, oneDue(r))
-		}
+		c.Due = restDue(r)
 		return r.Err
 	case "moved":
 		c.Moved = true

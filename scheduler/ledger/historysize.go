@@ -9,8 +9,6 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-
-	"lockstep/locks/space"
 )
 
 var (
@@ -184,8 +182,8 @@ func (l *Ledger) TrimHistory(ctx context.Context, size *HistorySize, bytes int64
 			steps[i] = step{name, []any{unixMillis(upto), purgeMost}}
 		}
 		var more []string
-		for i, answer := range l.runAll(ctx, purgeScript, steps) {
-			r := space.Read(answer.Result())
+		for i, call := range l.runAll(ctx, purgeScript, steps) {
+			r := call.Read()
 			n := int(r.Number())
 			if r.Err != nil {
 				// the others are trimmed all the same

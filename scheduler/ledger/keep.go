@@ -60,7 +60,6 @@ func (l *Ledger) keep(ctx context.Context, how string, queues ...string) ([]Due,
 	for _, queue := range queues {
 		args = append(args, queue)
 	}
-	value, err := l.run(ctx, keepScript, "", args...)
-	r := space.Read([]any{value}, err)
-	return dueOf(r), r.Err
+	r := space.Read(l.run(ctx, keepScript, "", args...))
+	return restDue(r), r.Err
 }

@@ -138,9 +138,8 @@ func ScriptNames() map[string]string {
 }
 
 // run sends a script. job "" is for scripts that touch no job's history.
-func (l *Ledger) run(ctx context.Context, script lazyScript, job string, args ...any) (any, error) {
-	answer, err := script().Run(ctx, l.rdb, l.keysOf(job), args...).Result()
-	return answer, l.space.Explain(err)
+func (l *Ledger) run(ctx context.Context, script lazyScript, job string, args ...any) (space.Reply, error) {
+	return space.RunText(ctx, l.rdb, script(), l.keysOf(job), args...)
 }
 
 // keysOf returns the keys of a script that may touch the history of a job, if it is not "".
@@ -157,36 +156,36 @@ type step struct {
 	args []any
 }
 
-// runAll sends calls of a script in one round trip, or two where Redis does not know it. They run
-// in their order, but other clients' calls may come in between. Each has its own reply or error.
-func (l *Ledger) runAll(ctx context.Context, script lazyScript, steps []step) []*redis.Cmd {
-	s := script()
-	sent := make([]*redis.Cmd, len(steps))
-	pipe := l.rdb.Pipeline()
+// calls returns calls of a script, one for each step.
+func (l *Ledger) calls(script lazyScript, steps []step) []*space.Call {
+	calls := make([]*space.Call, len(steps))
 	for i, step := range steps {
-		sent[i] = s.EvalSha(ctx, pipe, l.keysOf(step.job), step.args...)
+		calls[i] = &space.Call{Prepared: space.Prepare(script(), l.keysOf(step.job)), Args: step.args}
 	}
-	_, _ = pipe.Exec(ctx) // each command carries its own error
-	pipe = l.rdb.Pipeline()
-	for i, step := range steps {
-		if redis.HasErrorPrefix(sent[i].Err(), "NOSCRIPT") {
-			sent[i] = s.Eval(ctx, pipe, l.keysOf(step.job), step.args...)
-		}
-	}
-	_, _ = pipe.Exec(ctx) // the same; without commands it sends nothing
-	for _, command := range sent {
-		command.SetErr(l.space.Explain(command.Err()))
-	}
-	return sent
+	return calls
+}
+
+// runAll sends calls of a script, see [space.Send].
+func (l *Ledger) runAll(ctx context.Context, script lazyScript, steps []step) []*space.Call {
+	calls := l.calls(script, steps)
+	space.Send(ctx, l.rdb, calls)
+	return calls
 }
 
 // ErrUnreadable means that a record in Redis is not one that lockstep wrote.
 var ErrUnreadable = errors.New("the record of the run cannot be read")
 
 // dueOf reads a list of runs to push.
-func dueOf(r *space.Reader) []Due {
-	var due []Due
+func dueOf(r *space.Reader) (due []Due) {
 	r.Each(func(list *space.Reader) { due = append(due, oneDue(list)) })
+	return due
+}
+
+// restDue reads the rest of a reply, which are runs to push.
+func restDue(r *space.Reader) (due []Due) {
+	for r.More() {
+		due = append(due, oneDue(r))
+	}
 	return due
 }
 

@@ -286,9 +286,9 @@ func (l *Ledger) EndedRecords(ctx context.Context, entries []EndedEntry) ([]*Rec
 			steps = append(steps, step{job: name, args: argsOf(args)})
 		}
 		var more []string
-		for i, answer := range l.runAll(ctx, historyScript, steps) {
+		for i, call := range l.runAll(ctx, historyScript, steps) {
 			name := asked[i]
-			r := space.Read(answer.Result())
+			r := call.Read()
 			// a reply has one record at least
 			for once := true; once || r.More() && len(left[name]) > 0; once = false {
 				at := left[name][0]

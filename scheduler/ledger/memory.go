@@ -533,8 +533,8 @@ func (l *Ledger) say(ctx context.Context, facts []fact) error {
 			}
 		}
 		said, ended := l.sayAtOnce(ctx, steps, ends)
-		for i, command := range said {
-			r := space.Read(command.Result())
+		for i, call := range said {
+			r := call.Read()
 			if r.Text() == "late" {
 				return ErrLate
 			}
@@ -542,9 +542,9 @@ func (l *Ledger) say(ctx context.Context, facts []fact) error {
 				return fmt.Errorf("re-assert what is known of %s: %w", steps[i].job, r.Err)
 			}
 		}
-		for i, command := range ended {
-			if err := command.Err(); err != nil {
-				return fmt.Errorf("re-assert an end of a run of %s: %w", ends[i].job, err)
+		for i, call := range ended {
+			if call.Err != nil {
+				return fmt.Errorf("re-assert an end of a run of %s: %w", ends[i].job, call.Err)
 			}
 		}
 		l.memory.said(some)
@@ -555,20 +555,10 @@ func (l *Ledger) say(ctx context.Context, facts []fact) error {
 // sayAtOnce sends assertions and then the ends of the attempts among them, as they were sent
 // before, all of them or none: if the end of an attempt were missing, because its worker ended at
 // this moment, the attempt would be taken for one that crashed, and a run that had succeeded would
-// run again. The scripts are sent as texts, since in a transaction it is too late to learn that the
-// server does not know them.
-func (l *Ledger) sayAtOnce(ctx context.Context, steps, ends []step) (said, ended []*redis.Cmd) {
-	pipe := l.rdb.TxPipeline()
-	add := func(script lazyScript, steps []step) (sent []*redis.Cmd) {
-		call := script().Eval
-		for _, step := range steps {
-			sent = append(sent, call(ctx, pipe, l.keysOf(step.job), step.args...))
-			call = script().EvalSha
-		}
-		return sent
-	}
-	said, ended = add(assertScript, steps), add(finishScript, ends)
-	_, _ = pipe.Exec(ctx) // each command carries its own error
+// run again.
+func (l *Ledger) sayAtOnce(ctx context.Context, steps, ends []step) (said, ended []*space.Call) {
+	said, ended = l.calls(assertScript, steps), l.calls(finishScript, ends)
+	space.SendWhole(ctx, l.rdb, slices.Concat(said, ended))
 	return said, ended
 }
 
@@ -724,9 +714,9 @@ func (l *Ledger) writeLost(ctx context.Context, lost map[*jobs.Job]time.Time) er
 			string(StateLost), "Redis was emptied: what no live worker knew of these ticks is lost", "", ""}})
 	}
 	var errs []error
-	for i, command := range l.runAll(ctx, lineScript, steps) {
-		if err := command.Err(); err != nil {
-			errs = append(errs, fmt.Errorf("note what was lost of %s: %w", steps[i].job, err))
+	for i, call := range l.runAll(ctx, lineScript, steps) {
+		if call.Err != nil {
+			errs = append(errs, fmt.Errorf("note what was lost of %s: %w", steps[i].job, call.Err))
 		}
 	}
 	return errors.Join(errs...)

@@ -105,9 +105,7 @@ func (l *Ledger) Requeue(ctx context.Context, records []*Record) (moved []Requeu
 			run := jobs.RunID(list.Text())
 			moved = append(moved, Requeued{run, queues[run]})
 		})
-		for r.More() {
-			due = append(due, oneDue(r))
-		}
+		due = append(due, restDue(r)...)
 		if r.Err != nil {
 			return moved, due, fmt.Errorf("move runs to another queue: %w", r.Err)
 		}

@@ -104,7 +104,7 @@ func (l *Ledger) poll(ctx context.Context, session locks.SessionID, digest strin
 	r.Each(func(list *space.Reader) { news = append(news, list.Text()) })
 	poll.Aside = r.Number() == 1
 	if dropped := r.Text(); dropped != "" {
-		poll.Carries, poll.Dropped = true, space.Read([]any{dropped}, nil).Time()
+		poll.Carries, poll.Dropped = true, space.Read(space.Reply{dropped}, nil).Time()
 	}
 	poll.Since = r.Time()
 	changed := 0
@@ -333,8 +333,8 @@ func (l *Ledger) CrashAll(ctx context.Context, closings []Closing) []CrashResult
 		steps[i] = step{c.Dead.Job, closeArgs(c.Dead, c.Job, "")}
 	}
 	results := make([]CrashResult, len(closings))
-	for i, command := range l.runAll(ctx, crashScript, steps) {
-		_, results[i].Closed, results[i].Err = l.closed(closings[i].Dead, closings[i].Job, "", space.Read(command.Result()))
+	for i, call := range l.runAll(ctx, crashScript, steps) {
+		_, results[i].Closed, results[i].Err = l.closed(closings[i].Dead, closings[i].Job, "", call.Read())
 	}
 	return results
 }
@@ -419,8 +419,8 @@ func (l *Ledger) ExpireAll(ctx context.Context, expiries []Expiry) []Expired {
 		steps[i] = step{e.Run.Job(), []any{string(e.Run), e.Job.History.Runs, e.Job.History.For.Milliseconds()}}
 	}
 	results := make([]Expired, len(expiries))
-	for i, command := range l.runAll(ctx, expireScript, steps) {
-		r := space.Read(command.Result())
+	for i, call := range l.runAll(ctx, expireScript, steps) {
+		r := call.Read()
 		r.Text()
 		r.Text()
 		due := dueOf(r)

@@ -281,7 +281,7 @@ func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed) []ledger.Due {
 	}
 	hold.Freeing() // from here on Redis may no longer have the hold although it was not revoked
 	if finish.Outcome == ledger.OutcomeSuccess {
-		finished = w.ends.send(w.calls, w.ledger, finish, w.attempt.Go)
+		finished = w.ends.Finish(w.calls, finish)
 	}
 	if finished == nil {
 		finished = w.sendFinish(finish, hold)

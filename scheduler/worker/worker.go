@@ -126,7 +126,6 @@ type Worker struct {
 	// one for each attempt, and for a fetch on its way: a busy worker leaves deliveries to idle
 	// ones
 	slots  *semaphore.Weighted
-	ends   finishes      // of attempts that have succeeded
 	offers offers        // runs that were offered their locks while no slot was free
 	aside  chan struct{} // requests a look at runs that are set aside; buffer of one
 	busy   atomic.Int64  // slots in which an attempt runs
@@ -139,7 +138,8 @@ type Worker struct {
 	// Made by Run, before anything else runs.
 	locks   *locks.Client
 	ledger  *ledger.Ledger
-	attempt sync.WaitGroup // every claim, and every attempt that it starts
+	ends    *ledger.Finisher // of attempts that have succeeded
+	attempt sync.WaitGroup   // every claim, and every attempt that it starts
 
 	setting sync.Mutex // guards changes of jobs and loop, but not reads
 	jobs    atomic.Pointer[definitions]
@@ -430,6 +430,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	}()
 	w.tell(w.locks.Session())
 	w.ledger = w.o.Ledger.Through(w.locks, w.own, w.can)
+	w.ends = w.ledger.Finisher(callLimit, w.attempt.Go)
 	if err := w.queue.Own(ctx, names(w.o.Queues)); err != nil {
 		return fmt.Errorf("start worker: %w", err)
 	}

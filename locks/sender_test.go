@@ -81,10 +81,9 @@ func (c *Client) together(t *testing.T, g *gate, calls ...func()) {
 	defer close(g.open)
 	for i, call := range calls {
 		running.Go(call)
-		eventually(t, "the letters", func() bool {
-			c.post.mu.Lock()
-			defer c.post.mu.Unlock()
-			return c.post.under+len(c.post.letters) == i+1
+		eventually(t, "the calls", func() bool {
+			inFlight, queued := c.sender.commit.Outstanding()
+			return inFlight+queued == i+1
 		})
 	}
 }
@@ -181,7 +180,7 @@ func TestRequestsOfManyShareOneScript(t *testing.T) {
 	}
 }
 
-// TestServerThatForgotTheScriptsGetsThemAgain flushes the scripts of letters that are about to be
+// TestServerThatForgotTheScriptsGetsThemAgain flushes the scripts of calls that are about to be
 // sent.
 func TestServerThatForgotTheScriptsGetsThemAgain(t *testing.T) {
 	t.Parallel()
@@ -257,10 +256,10 @@ func TestSharedScriptWithALostReplyIsSentAgain(t *testing.T) {
 	g.after = io.ErrUnexpectedEOF
 	held := c.acquireTogether(t, g, 12)
 	c.stands(t, held)
-	c.post.mu.Lock()
+	c.sender.mu.Lock()
 	// If one script asked for them again, they would be refused, because they are held.
-	c.post.parted = time.Time{}
-	c.post.mu.Unlock()
+	c.sender.aloneUntil = time.Time{}
+	c.sender.mu.Unlock()
 	g.mu.Lock()
 	g.after = io.ErrUnexpectedEOF
 	g.mu.Unlock()

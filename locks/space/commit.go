@@ -1,0 +1,96 @@
+package space
+
+import (
+	"context"
+	"sync"
+)
+
+// A Commit sends the calls of many goroutines (group commit). While few attempts are in flight, a
+// caller sends its own call at once: see [Commit.Enter]. Calls that arrive meanwhile are collected
+// and sent together: see [Commit.Add]. So the more callers there are, the fewer round trips each of
+// them needs. The automatic pipelining of go-redis keeps no deadlines and sends for callers that
+// have stopped waiting, so it is not used here.
+type Commit[T any] struct {
+	Flights int                        // attempts in flight at once before calls are collected
+	Most    int                        // calls in one attempt
+	Send    func(context.Context, []T) // makes one attempt, and answers these calls
+	Spawn   func(func()) bool          // starts a goroutine, unless its owner is closed
+	Refuse  func([]T)                  // answers calls for which Spawn has started none
+
+	mu       sync.Mutex
+	inFlight int // attempts; guarded by mu
+	queue    []T // waits until one of these has returned; guarded by mu
+}
+
+// Enter reports whether the caller may send its call by itself. If so, the caller must call
+// [Commit.Leave] afterward.
+func (c *Commit[T]) Enter() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.inFlight >= c.Flights {
+		return false
+	}
+	c.inFlight++
+	return true
+}
+
+// Leave ends an attempt. The calls that were collected during it are sent in a goroutine, with ctx.
+func (c *Commit[T]) Leave(ctx context.Context) {
+	c.mu.Lock()
+	if len(c.queue) == 0 {
+		c.inFlight--
+		c.mu.Unlock()
+		return
+	}
+	c.mu.Unlock()
+	if c.Spawn(func() { c.flush(ctx) }) {
+		return
+	}
+	c.mu.Lock()
+	refused := c.queue
+	c.queue = nil
+	c.inFlight--
+	c.mu.Unlock()
+	c.Refuse(refused)
+}
+
+// Add queues a call to be sent with others, in the order of the calls of Add. ctx is for the
+// attempt, if that begins at once.
+func (c *Commit[T]) Add(ctx context.Context, call T) {
+	c.mu.Lock()
+	c.queue = append(c.queue, call)
+	idle := c.inFlight < c.Flights
+	if idle {
+		c.inFlight++
+	}
+	c.mu.Unlock()
+	if idle {
+		c.Leave(ctx)
+	}
+}
+
+// flush sends calls until none are left.
+func (c *Commit[T]) flush(ctx context.Context) {
+	for {
+		c.mu.Lock()
+		n := min(len(c.queue), c.Most)
+		batch := c.queue[:n:n]
+		c.queue = c.queue[n:]
+		if n == 0 {
+			c.queue = nil
+			c.inFlight--
+		}
+		c.mu.Unlock()
+		if n == 0 {
+			return
+		}
+		c.Send(ctx, batch)
+	}
+}
+
+// Outstanding returns how many attempts are in flight, and how many calls wait for them.
+func (c *Commit[T]) Outstanding() (inFlight, queued int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.inFlight, len(c.queue)
+}

@@ -1,0 +1,96 @@
+package space
+
+import (
+	"context"
+	"reflect"
+	"slices"
+	"testing"
+	"testing/synctest"
+)
+
+// commits returns a group commit whose attempts wait until the test lets them return, and the
+// channel on which each attempt gives its calls.
+func commits(flights, most int) (c *Commit[int], attempts chan []int) {
+	attempts = make(chan []int)
+	c = &Commit[int]{Flights: flights, Most: most}
+	c.Send = func(_ context.Context, calls []int) { attempts <- slices.Clone(calls) }
+	c.Spawn = func(f func()) bool { go f(); return true }
+	c.Refuse = func(calls []int) { panic("refused") }
+	return c, attempts
+}
+
+func (c *Commit[T]) check(t *testing.T, flying, waiting int) {
+	t.Helper()
+	synctest.Wait()
+	if inFlight, queued := c.Outstanding(); inFlight != flying || queued != waiting {
+		t.Errorf("%d attempts in flight and %d calls queued, want %d and %d", inFlight, queued, flying, waiting)
+	}
+}
+
+func TestCallsThatArriveDuringAnAttemptAreSentTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, attempts := commits(2, 3)
+		if !c.Enter() || !c.Enter() || c.Enter() {
+			t.Fatal("want two callers to send by themselves, and no third one")
+		}
+		for call := range 5 {
+			c.Add(t.Context(), call)
+		}
+		c.check(t, 2, 5)
+		c.Leave(t.Context())
+		c.check(t, 2, 2) // the first three are under way
+		c.Add(t.Context(), 5)
+		var got [][]int
+		got = append(got, <-attempts)
+		c.check(t, 2, 0)
+		c.Add(t.Context(), 6) // has just missed the second one
+		got = append(got, <-attempts, <-attempts)
+		c.check(t, 1, 0)
+		c.Leave(t.Context())
+		c.check(t, 0, 0)
+		if want := [][]int{{0, 1, 2}, {3, 4, 5}, {6}}; !reflect.DeepEqual(got, want) {
+			t.Errorf("got %v, want %v", got, want)
+		}
+	})
+}
+
+func TestACallThatFindsNoAttemptInFlightIsSentAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, attempts := commits(1, 3)
+		for call := range 2 {
+			c.Add(t.Context(), call)
+			c.check(t, 1, 0)
+			if got := <-attempts; !slices.Equal(got, []int{call}) {
+				t.Errorf("got %v, want %v alone", got, call)
+			}
+			c.check(t, 0, 0)
+		}
+		if !c.Enter() {
+			t.Error("no attempt is in flight, and a caller must not send by itself")
+		}
+	})
+}
+
+// TestCallsAreRefusedWhenNoGoroutineMayBegin closes the owner of a group commit while an attempt is
+// in flight.
+func TestCallsAreRefusedWhenNoGoroutineMayBegin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, _ := commits(1, 2)
+		var refused []int
+		c.Spawn = func(func()) bool { return false }
+		c.Refuse = func(calls []int) { refused = append(refused, calls...) }
+		if !c.Enter() {
+			t.Fatal("no attempt is in flight, and a caller must not send by itself")
+		}
+		for call := range 3 {
+			c.Add(t.Context(), call)
+		}
+		c.Leave(t.Context())
+		c.check(t, 0, 0)
+		c.Add(t.Context(), 3)
+		c.check(t, 0, 0)
+		if want := []int{0, 1, 2, 3}; !slices.Equal(refused, want) {
+			t.Errorf("refused %v, want %v", refused, want)
+		}
+	})
+}
