@@ -283,7 +283,7 @@ func TestDeskIsNotifiedOfOffers(t *testing.T) {
 			t.Fatal(err)
 		}
 		hold := acquire(t, c, locks.Exclusive("a"))
-		park := space.Link("", "local S = space() S.park('run', '@', '', {'xa'}, 0) S.settle() S.tell() return 'ok'")
+		park := space.Link("", "", "local S = space() S.park('run', '@', '', {'xa'}, 0) S.settle() S.tell() return 'ok'")
 		if err := rdb.Eval(t.Context(), park, keys).Err(); err != nil {
 			t.Fatal(err)
 		}

@@ -10,8 +10,8 @@
 //   - scripts/lib has the functions that scripts share, by nouns. scripts/slow has those of the
 //     slow path, which waits, ends, and passes on: settle grants what was freed to the waits for
 //     it, and reap handles what is due.
-//   - [Link] assembles a script of another package with the functions of the space that it uses;
-//     [LinkFast] does that for a fast path before it.
+//   - [Link] assembles a script of another package, and the fast path before it, with the functions
+//     of the space that they use.
 //   - [Run] sends a script once. It returns a [Reply], which [Read] reads field by field.
 //     [Passing], [Lasting] and [Unsent] tell apart the errors of a command. [Insist] repeats it
 //     with a growing pause ([Backoff]).
@@ -24,14 +24,18 @@
 // enforces that):
 //
 //   - call, sub, format, concat, US: redis.call, functions of Lua, and the separator \31
-//   - now, ms: the server's time in ms, and the same as text
+//   - now, ms, micros: the server's time in ms, the same as text, and in microseconds as text
 //   - ends: when a session ends, or nil if it has ended
 //   - quiet: whether nothing is due
 //   - fields, bundle: split a record; the names and the items at its end
-//   - occupied: which names are held, reserved or waited for
-//   - grant: grants a free bundle, and draws its token
+//   - newestFormat: whether the space is written in the format of this build
+//   - live: whether a session lives and nothing is due
+//   - awaited, occupied, noneIn: which names are waited for; or held, too; whether others are not
+//   - draw, take: issues tokens; writes holds of free exclusive bundles
+//   - asGranted, giveBack: which of these holds exist; ends them
+//   - grant: grants a free bundle of any kind, and draws its token
 //   - stands: whether a hold belongs to its session
-//   - giveBack: ends a hold that is as simple as most
+//   - freePlain: ends a hold that is as simple as most
 //   - everLost, reasserting: whether the space has ever lost data; and sessions are re-asserting it
 //   - keptBack: the classes of waits that get no offers
 //   - takeDesk: makes a session the one that picks up offers

@@ -1,6 +1,7 @@
 package space
 
 import (
+	"fmt"
 	"maps"
 	"regexp"
 	"slices"
@@ -18,48 +19,58 @@ var (
 	}
 )
 
-// Link assembles a script: the keys of the space, the guard that refuses a space with a format
-// that this build does not know (see [Space.Explain]), the functions of the space and of the
-// caller's library that the script uses, and then the script. Redis creates every function anew at
-// each call of a script, used or not, and that takes as long as a command. So a script contains
-// only the functions that it names, and it creates those of the slow path (scripts/slow) only where
-// it calls the function space, which the linker makes of them.
+// Link assembles a script: its fast path, if it has one, then the guard that refuses a space with a
+// format that this build does not know (see [Space.Explain]), then the script. Each of them comes
+// after the functions of the space and of the caller's library that it uses and that the text does
+// not have yet. Redis creates every function anew at each call of a script, used or not, and that
+// takes as long as a command. So a script contains only the functions that it names, and it creates
+// those of the slow path (scripts/slow) only where it calls the function space, which the linker
+// makes of them.
+// Without a script, the result is a fast path alone: a script that needs no guard.
 //
 // A library is a sequence of declarations that begin with "local", or "function S.", at the start
 // of a line. A declaration may use those before it. Functions of S may use each other.
-func Link(library, script string) string {
-	return linkScript(guardFor(Format), library, script)
+func Link(library, fast, script string) string { return linkFor(Format, library, fast, script) }
+
+// linkFor is [Link] for a build that writes the given format.
+func linkFor(format int, own, fast, script string) string {
+	l := linker{
+		library: declarations(prelude() + readLibrary("lib/", library...)), slow: declarations(readLibrary("slow/", slow...)),
+		own: declarations(own), taken: make(map[*declaration]bool),
+	}
+	fmt.Fprintf(&l.text, "local FORMAT, LEAST = %d, %d\n", format, leastFormat(format))
+	l.add(fast)
+	if script != "" {
+		l.add(strings.Replace(withoutComments(readScript("guard")), "KEY_TYPES", keyTypes(), 1))
+		l.add(script)
+	}
+	return l.text.String()
 }
 
-// linkScript is [Link] with a guard, which may be empty.
-func linkScript(guard, own, script string) string {
-	return link(guard, declarations(readLibrary("lib/", library...)), declarations(readLibrary("slow/", slow...)), declarations(own), script)
+// A linker writes the text of a script.
+type linker struct {
+	library, slow, own []declaration
+	taken              map[*declaration]bool // those in the text
+	text               strings.Builder
 }
 
-// LinkFast assembles a fast path, which precedes the result of [Link]: the keys, the function
-// awaited, and what the fast path uses of the caller's library, then the fast path.
-func LinkFast(library, script string) string {
-	return link("", declarations(readScript("lib/take")), nil, declarations(library), script)
-}
-
-// link returns the script, preceded by the declarations that it uses, directly or through others:
-// the keys, which the guard uses too; then, behind the guard, those of a library, of the slow path
-// inside the function space, and of the caller's own library.
-func link(guard string, library, slow, own []declaration, script string) string {
-	keys := declarations(prelude())
-	script = expand(script)
-	used := words(guard + withoutComments(script))
+// add appends a part of a script, preceded by the declarations that it uses, directly or through
+// others, and that no earlier part has: of the library, of the slow path inside the function space,
+// and of the caller's own library.
+func (l *linker) add(part string) {
+	part = expand(part)
+	used := words(withoutComments(part))
 	inside := map[string]bool{"S": true} // the words of the slow path, whose locals only it can use
-	taken := make(map[*declaration]bool)
+	added := make(map[*declaration]bool)
 	take := func(all []declaration, slow bool) (more bool) {
 		for i := range slices.Backward(all) {
 			d := &all[i]
-			if taken[d] || !slices.ContainsFunc(d.names, func(name string) bool {
+			if l.taken[d] || !slices.ContainsFunc(d.names, func(name string) bool {
 				return used[name] && (!slow || strings.HasPrefix(name, "S.")) || slow && inside[name]
 			}) {
 				continue
 			}
-			taken[d], more = true, true
+			l.taken[d], added[d], more = true, true, true
 			maps.Copy(used, d.words)
 			if slow {
 				maps.Copy(inside, d.words)
@@ -68,30 +79,25 @@ func link(guard string, library, slow, own []declaration, script string) string 
 		return more
 	}
 	for more := true; more; {
-		more = take(own, false)
-		more = used["space"] && take(slow, true) || more
-		more = take(library, false) || more
-		more = take(keys, false) || more
+		more = take(l.own, false)
+		more = used["space"] && take(l.slow, true) || more
+		more = take(l.library, false) || more
 	}
-	var b strings.Builder
 	write := func(all []declaration) {
 		for i := range all {
-			if taken[&all[i]] {
-				b.WriteString(all[i].text)
+			if added[&all[i]] {
+				l.text.WriteString(all[i].text)
 			}
 		}
 	}
-	write(keys)
-	b.WriteString(guard)
-	write(library)
-	if used["space"] && slow != nil {
-		b.WriteString("local function space()\n")
-		write(slow)
-		b.WriteString("return S\nend\n")
+	write(l.library)
+	if used["space"] && l.slow != nil {
+		l.text.WriteString("local function space()\n")
+		write(l.slow)
+		l.text.WriteString("return S\nend\n")
 	}
-	write(own)
-	b.WriteString(script)
-	return b.String()
+	write(l.own)
+	l.text.WriteString(part)
 }
 
 // A declaration is one declaration of a library: its names, its text without comments, and the
@@ -149,10 +155,16 @@ var libraries = struct {
 // slowFields separates the operands of .. and turns space().free into S.free.
 var slowFields = strings.NewReplacer("..", " ", "space().", "space S.")
 
-// words returns the names in a text, and some other words, which are harmless: without the names of
-// fields, except those of S, such as S.free.
+// quoted matches strings, and comments, which may have quotation marks.
+var quoted = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`--.*|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"`)
+})
+
+// words returns the names in a text, and the words of the language: without strings, and without
+// the names of fields, except those of S, such as S.free.
 func words(text string) map[string]bool {
 	found := make(map[string]bool)
+	text = quoted().ReplaceAllString(text, " ")
 	for word := range strings.FieldsFuncSeq(slowFields.Replace(text), func(r rune) bool { return r != '.' && !isWord(r) }) {
 		name, field, _ := strings.Cut(word, ".")
 		found[name] = true

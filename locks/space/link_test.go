@@ -32,7 +32,7 @@ local S = {third = 3}
 		"return third()":        "local a, b = 1, 2\nlocal function second(x)\n  return x\nend\nlocal function third()\n  return second(b)\nend\n",
 		"return S":              "local a, b = 1, 2\nlocal function second(x)\n  return x\nend\nlocal function third()\n  return second(b)\nend\nlocal S = {third = 3}\n",
 	} {
-		if got := link("", declarations(library), nil, nil, script); got != want+script {
+		if got := linked(linker{library: declarations(library)}, script); got != want+script {
 			t.Errorf("%s: got\n%s\nwant\n%s", script, got, want+script)
 		}
 	}
@@ -61,10 +61,16 @@ function S.wake() return b end
 		"S = space() ours(S)": "local free = 3\n" + begin + "local free, more = {}, 1\nfunction S.free() return free end\n" + end +
 			"local function ours(S) return S.free() end\n",
 	} {
-		if got := link("", library, slow, own, script); got != want+script {
+		if got := linked(linker{library: library, slow: slow, own: own}, script); got != want+script {
 			t.Errorf("%s: got\n%s\nwant\n%s", script, got, want+script)
 		}
 	}
+}
+
+func linked(l linker, script string) string {
+	l.taken = make(map[*declaration]bool)
+	l.add(script)
+	return l.text.String()
 }
 
 func TestFieldsAreNumbersInScripts(t *testing.T) {
@@ -79,7 +85,7 @@ func TestFieldsAreNumbersInScripts(t *testing.T) {
 // declared later, or nowhere, for a global, and fails only when that line runs.
 func TestScriptsUseWhatIsDeclaredBefore(t *testing.T) {
 	t.Parallel()
-	all := map[string]string{"all functions": Link("", "local S = space() return "+strings.Join(allNames(), ","))}
+	all := map[string]string{"all functions": Link("", "", "local S = space() return "+strings.Join(allNames(), ","))}
 	for _, script := range Scripts() {
 		all[string(script)] = script.Source(Format)
 	}

@@ -29,7 +29,7 @@ func TestKeysAndSource(t *testing.T) {
 	if got := space.Keys(); !slices.Equal(got, want) {
 		t.Errorf("got keys %q after a caller changed its copy", got)
 	}
-	if !strings.Contains(Link("", "return grant()"), "local function grant(") {
+	if !strings.Contains(Link("", "", "return grant()"), "local function grant(") {
 		t.Error("the source lacks take")
 	}
 }

@@ -56,7 +56,7 @@ func virtualTime(source string) string {
 func (r *rig) run(name string, args ...any) (Reply, error) {
 	script := r.scripts[name]
 	if script == nil {
-		source := Link("", name)
+		source := Link("", "", name)
 		if !strings.ContainsAny(name, "\n ") {
 			source = Script(name).Source(Format)
 		}

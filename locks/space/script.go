@@ -13,7 +13,7 @@ import (
 )
 
 // Each script has its own file, which describes its arguments and replies. Before it come its fast
-// path if it has one (<name>.fast.lua), and what it uses of the keys, of lib and of slow, see
+// path if it has one (<name>.fast.lua), and what both use of the keys, of lib and of slow, see
 // [Link]. A fast path for many requests at once is a separate script (<name>.all.lua).
 //
 //go:embed scripts
@@ -81,16 +81,18 @@ func (s Script) Redis() *redis.Script { return scripts[s]() }
 // Hash returns the hash by which Redis knows the script.
 func (s Script) Hash() string { return s.Redis().Hash() }
 
-// Source assembles the script as a build does that writes the given format.
+// Source assembles the script as a build does that writes the given format. A fast path runs before
+// the guard or without it: an acquire finds no live session in a space that was raised beyond its
+// build, and a release removes a hold only if it is exactly as it was written.
 func (s Script) Source(format int) string {
-	name, fast, guard := string(s), "", guardFor(format)
+	text, fast := readScript(string(s)), ""
 	switch s {
 	case Acquire, Release:
-		fast = readScript(name + ".fast")
+		fast = readScript(string(s) + ".fast")
 	case AcquireAll, ReleaseAll:
-		guard = "" // a fast path
+		text, fast = "", text
 	}
-	return LinkFast("", fast) + linkScript(guard, "", readScript(name))
+	return linkFor(format, "", fast, text)
 }
 
 func readScript(name string) string {
@@ -108,14 +110,6 @@ func readLibrary(folder string, names ...string) string {
 		b.WriteString(readScript(folder + name))
 	}
 	return b.String()
-}
-
-// guardFor returns the guard of a build that writes the given format. A fast path runs before it or
-// without it: an acquire finds no live session in a space that was raised beyond its build, and a
-// release removes a hold only if it is exactly as it was written.
-func guardFor(format int) string {
-	return fmt.Sprintf("local FORMAT, LEAST = %d, %d\n", format, leastFormat(format)) +
-		strings.Replace(withoutComments(readScript("guard")), "KEY_TYPES", keyTypes(), 1)
 }
 
 // Run sends a script once. If the server does not know it yet, it sends the text.

@@ -117,9 +117,8 @@ var (
 	//go:embed scripts/enqueue.lua
 	enqueueSource string
 	//go:embed scripts/enqueue.fast.lua
-	enqueueFastSource string
-	enqueueFast       = fmt.Sprintf("local FORMAT = '%d'\n", locks.Format) + enqueueFastSource
-	enqueueScript     = quick(enqueueFast, enqueueSource)
+	enqueueFast   string
+	enqueueScript = quick(enqueueFast, enqueueSource)
 )
 
 // Standing is the state of a definition among the others of its job.

@@ -17,11 +17,13 @@ type FastPath struct{ Name, Fast, Slow, Hash string }
 // FastPaths returns all of them.
 func FastPaths() []FastPath {
 	return []FastPath{
-		{"claim", linkFast(claimFast), link(claimSource), claimScript().Hash()},
-		{"finish", linkFast(finishFast), link(finishSource), finishScript().Hash()},
-		{"enqueue", linkFast(enqueueFast), link(enqueueSource), enqueueScript().Hash()},
+		{"claim", link(claimFast, ""), link("", claimSource), claimScript().Hash()},
+		{"finish", link(finishFast, ""), link("", finishSource), finishScript().Hash()},
+		{"enqueue", link(enqueueFast, ""), link("", enqueueSource), enqueueScript().Hash()},
 	}
 }
+
+func link(fast, source string) string { return space.Link(library(), fast, source) }
 
 // NameOf is the name under which Redis stores a definition.
 func NameOf(definition string) string { return nameOf(definition) }
@@ -47,7 +49,7 @@ func BodyScripts() map[string]string {
 		{cancelScript, "", cancelSource}, {expireScript, "", expireSource}, {crashScript, "", crashSource},
 		{refuseScript, "", refuseSource}, {skipScript, "", skipSource},
 	} {
-		texts[s.script().Hash()] = linkFast(s.fast) + link(s.source)
+		texts[s.script().Hash()] = link(s.fast, s.source)
 	}
 	return texts
 }

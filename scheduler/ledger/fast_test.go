@@ -47,9 +47,9 @@ func TestFaultsOfFastPathsAreFound(t *testing.T) {
 	t.Parallel()
 	server := redistest.New(t, redistest.Options{})
 	for what, fault := range map[string][2]string{
-		"a claim ignores the holders of its locks": {"if owners[i] or taken[names[i]] then free = false end", "if taken[names[i]] then free = false end"},
-		"two claims take one lock together":        {"if owners[i] or taken[names[i]] then free = false end", "if owners[i] then free = false end"},
-		"a claim overlooks what is due":            {"call('ZCOUNT', EXP, '-inf', ms) == 0 and call('ZSCORE', EXP, 's' .. session)", "true"},
+		"a claim ignores the holders of its locks": {"if owners[i - first + 1] then set[list[i]] = true end", ""},
+		"two claims take one lock together":        {"for i = run[2], run[3] do taken[names[i]] = true end", ""},
+		"a claim overlooks what is due":            {"if live(session, ms) then", "if true then"},
 		"a claim takes whatever n":                 {"local fit = n == ARGV[first + 4 * k - 2]", "local fit = n ~= nil"},
 		"a claim takes a later attempt for the first": {"\\0310\\31\\31\\0310\\31\\31\\0310\\0310\\31([^\\31]*\\31\\31\\31",
 			"\\031%d+\\31[^\\31]*\\31[^\\31]*\\031%d+\\31%d*\\31%d*\\31%d+\\31%d+\\31([^\\31]*\\31\\31[^\\31]*\\31"},
@@ -58,14 +58,14 @@ func TestFaultsOfFastPathsAreFound(t *testing.T) {
 		"a claim leaves its run due":                         {"call('ZREM', READY, unpack(ready))", ""},
 		"a claim leaves its delivery to be pushed":           {"call('ZREM', PUSH, unpack(mine))", ""},
 		"a claim keeps its n":                                {"'running\\31' .. format('%d', n + 1)", "'running\\31' .. n"},
-		"a claim takes what its worker cannot run":           {"if fits and not unread then", "if not unread then"},
+		"a claim takes what its worker cannot run":           {"if runnable and not unread then", "if not unread then"},
 		"a claim issues a token twice":                       {"token = token + 1", "token = token + 0"},
 		"an attempt runs and nobody knows":                   {"call('ZADD', BUSY, unpack(busy))", ""},
 		"a finish ends what was asked to stop":               {"[^\\31]*)\\31\\31\\31(x.*)$'\n  local several", "[^\\31]*)\\31[^\\31]*\\31\\31(x.*)$'\n  local several"},
-		"a finish leaves the locks to nobody":                {"call('HDEL', OWN, unpack(names))", ""},
-		"a finish passes its locks to no wait":               {"if queues and queues[bundles[i]] then free = false end", ""},
+		"a finish leaves the locks to nobody":                {"redis.call('HDEL', KEYS[2], unpack(list, first))", ""},
+		"a finish passes its locks to no wait":               {" and noneIn(queues, bundles, run[13], run[14])", ""},
 		"a finish looks at the first lock alone":             {"awaited(bundles, 1, #bundles)", "awaited(bundles, 1, 1)"},
-		"a claim passes a request that waits":                {"if queues and queues[names[i]] then free = false end", ""},
+		"a claim passes a request that waits":                {"awaited(list, first, last) or {}", "{}"},
 		"a finish forgets the attempts before":               {"logs[e] and logs[e] .. ',' or ''", "''"},
 		"a finish stores another session":                    {"log = '@' .. session", "log = '@' .. token"},
 		"a finish omits fields that are not empty":           {"rest = match(rest, '^(.-)\\31*$')", "rest = ''"},
@@ -79,7 +79,7 @@ func TestFaultsOfFastPathsAreFound(t *testing.T) {
 		"a request does not count for its definition":        {"call('HINCRBY', DEFS, '#' .. name, 1) == 1", "call('HSET', DEFS, '#' .. name, 1)"},
 		"a finish drops a definition in use":                 {"if type(left) == 'number' and left <= 0 then", "if true then"},
 		"a finish counts one for all that end together":      {"'#' .. name, -n)", "'#' .. name, -1)"},
-		"a claim brings a name that its worker lacks":        {"if fits and mark then", "if false then"},
+		"a claim brings a name that its worker lacks":        {"if runnable and mark then", "if false then"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()

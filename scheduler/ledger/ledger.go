@@ -82,26 +82,21 @@ func (l *Ledger) Writable(ctx context.Context) error {
 //go:embed scripts/lib
 var libraryFiles embed.FS
 
-// The library is what scripts of the ledger share, by nouns (scripts/lib). A declaration uses only
-// those before it. libraryFast is the part that fast paths use, too.
-var (
-	libraryFast = readLibrary("values")
-	library     = readLibrary("values", "keys", "layout", "run", "body", "attempt", "wait", "order", "news", "end", "tick", "job", "carry")
-)
-
-func readLibrary(names ...string) func() string {
-	return sync.OnceValue(func() string {
-		var text strings.Builder
-		for _, name := range names {
-			source, err := libraryFiles.ReadFile("scripts/lib/" + name + ".lua")
-			if err != nil {
-				panic(err) // the list above names a file that is missing
-			}
-			text.Write(source)
+// library is what scripts of the ledger share, by nouns (scripts/lib). A declaration uses only
+// those before it.
+var library = sync.OnceValue(func() string {
+	var text strings.Builder
+	for _, name := range []string{
+		"keys", "layout", "values", "run", "body", "attempt", "wait", "order", "news", "end", "tick", "job", "carry",
+	} {
+		source, err := libraryFiles.ReadFile("scripts/lib/" + name + ".lua")
+		if err != nil {
+			panic(err) // the list above names a file that is missing
 		}
-		return text.String()
-	})
-}
+		text.Write(source)
+	}
+	return text.String()
+})
 
 // A lazyScript is assembled when it is first called, and does not change afterward: a process that
 // sends none, such as the guard of a command, does not spend the milliseconds that all of them
@@ -118,14 +113,10 @@ func quick(fast, source string) lazyScript {
 	// each source begins with its name
 	name, _, _ := strings.Cut(strings.TrimPrefix(source, "-- "), " ")
 	scripts[name] = sync.OnceValue(func() *redis.Script {
-		return redis.NewScript(linkFast(fast) + link(source))
+		return redis.NewScript(space.Link(library(), fast, source))
 	})
 	return scripts[name]
 }
-
-func linkFast(fast string) string { return space.LinkFast(libraryFast(), fast) }
-
-func link(source string) string { return space.Link(library(), source) }
 
 // ScriptNames returns the names of the scripts that this package sends, by the hashes that SLOWLOG
 // and MONITOR show.

@@ -21,9 +21,6 @@ func TestLedgerScriptsUseOnlyWhatTheSpaceOffers(t *testing.T) {
 	used := make(map[string]bool)
 	scripts := luaFiles(t, "scripts")
 	for path, source := range scripts {
-		if strings.HasSuffix(path, ".fast.lua") {
-			continue // it runs before the functions of the space
-		}
 		names := namesIn(source)
 		maps.Copy(used, names)
 		for _, name := range notOffered(names, offered, own) {

@@ -13,35 +13,27 @@
 -- Sending it twice changes nothing more: the resources of an ID's hold are taken, even for the same
 -- ID.
 local n = tonumber(ARGV[1])
-local session = ARGV[#ARGV - n]
-if call('ZCOUNT', EXP, '-inf', ms) > 0 or call('HEXISTS', META, 'card:' .. session) == 0 then return '' end
-local first, last = us, call('GET', SEQ)
-if last and tonumber(last) >= first then first = last + 1 end
-
-local name, tail, next = 2 * n + 2, #ARGV - n, first
-local owners = call('HMGET', OWN, unpack(ARGV, name, tail - 1))
-local queues = awaited(ARGV, name, tail - 1) or {}
-local marks, slots, members, taken = {}, {}, {}, {}
+local name, tail, session = 2 * n + 2, #ARGV - n, ARGV[#ARGV - n]
+if not live(session, ms) then return '' end
+local taken = occupied(ARGV, name, tail - 1)
+local marks, slots, granted, members = {}, {}, {}, {}
 for i = 1, n do
-  local names, free = tonumber(ARGV[n + 1 + i]), true
-  for j = name, name + names - 1 do
-    if owners[j - 2 * n - 1] or taken[ARGV[j]] or queues[ARGV[j]] then free = false end
+  local after = name + tonumber(ARGV[n + 1 + i])
+  local free = noneIn(taken, ARGV, name, after - 1)
+  for j = name, free and after - 1 or 0 do
+    taken[ARGV[j]] = true
+    slots[#slots + 1] = ARGV[j]
+    slots[#slots + 1] = 'x' .. ARGV[i + 1]
   end
-  if free then
-    for j = name, name + names - 1 do
-      taken[ARGV[j]] = true
-      slots[#slots + 1] = ARGV[j]
-      slots[#slots + 1] = 'x' .. ARGV[i + 1]
-    end
-    members[#members + 1] = 0
-    members[#members + 1] = H_TEXT{SESSION = session .. '\0' .. ARGV[i + 1]; TOKEN = format('%.0f', next); SINCE = ms; INFO_ITEMS = ARGV[tail + i]}
-    next = next + 1
-  end
+  if free then granted[#granted + 1] = i end
   marks[i] = free and '1' or '0'
-  name = name + names
+  name = after
 end
-if next == first then return '' end
-call('HSET', OWN, unpack(slots))
-call('ZADD', HOLD, unpack(members))
-call('SET', SEQ, format('%.0f', next - 1))
-return table.concat(marks) .. '\31' .. ms .. '\31' .. format('%.0f', first)
+if #granted == 0 then return '' end
+local _, first = draw(micros, #granted)
+for k = 1, #granted do
+  local i, token = granted[k], format('%.0f', first + k - 1)
+  members[2 * k - 1], members[2 * k] = '0', H_TEXT{SESSION = session .. '\0' .. ARGV[i + 1]; TOKEN = token; SINCE = ms; INFO_ITEMS = ARGV[tail + i]}
+end
+take(slots, members)
+return concat(marks) .. '\31' .. ms .. '\31' .. format('%.0f', first)

@@ -5,16 +5,13 @@
 --       the names of each hold, one after the other
 -- Reply: for each hold in order 1 if it is released, else 0; after 0, send release. Empty: none is
 --       released.
--- The first write is a removal, so that a full Redis does not refuse it.
 local n = tonumber(ARGV[1])
 local queues = awaited(ARGV, 2 * n + 2, #ARGV)
-local there = call('ZMSCORE', HOLD, unpack(ARGV, 2, n + 1))
+local there = asGranted(ARGV, 2, n + 1)
 local marks, gone, names, name = {}, {}, {}, 2 * n + 2
 for i = 1, n do
-  local after, goes = name + tonumber(ARGV[n + 1 + i]), there[i]
-  for j = name, queues and after - 1 or 0 do
-    if queues[ARGV[j]] then goes = nil end
-  end
+  local after = name + tonumber(ARGV[n + 1 + i])
+  local goes = there[i] and noneIn(queues, ARGV, name, after - 1)
   if goes then
     gone[#gone + 1] = ARGV[i + 1]
     for j = name, after - 1 do names[#names + 1] = ARGV[j] end
@@ -23,6 +20,5 @@ for i = 1, n do
   name = after
 end
 if #gone == 0 then return '' end
-call('ZREM', HOLD, unpack(gone))
-call('HDEL', OWN, unpack(names))
-return table.concat(marks)
+giveBack(names, 1, unpack(gone))
+return concat(marks)

@@ -1,6 +1,6 @@
 -- The fast path of claim, for one run or several: plain ones, while nothing is due. It precedes the
 -- functions of the general path, since Redis creates them anew at each call and that takes as long
--- as the commands do. claim.lua does the same, with due, undue, take, works and watch of the
+-- as the commands do. claim.lua does the same, with due, undue, grant, works and watch of the
 -- libraries; a test runs both on random ledgers and compares all keys.
 --
 -- ARGV for several: 1 session  2 ''  3... hold id, run, n, marks (as in claim) of each
@@ -13,9 +13,7 @@
 -- for; when no earlier tick of its job is outstanding, if its ticks start in order; and no run that
 -- goes first is due in the queues that a claim without a delivery names.
 do
-  local call, sub, format, match, find = redis.call, string.sub, string.format, string.match, string.find
-  local EXP, OWN, HOLD, SEQ = KEYS[1], KEYS[2], KEYS[3], KEYS[8]
-  local RUN, BODY, READY, PUSH, SENT, BUSY, OPEN, DEFS = KEYS[9], KEYS[10], KEYS[13], KEYS[14], KEYS[15], KEYS[16], KEYS[17], KEYS[30]
+  local match, find = string.match, string.find
   -- The fields of a plain record, in the order of layout.lua: n, job, queue; trigger, tick,
   -- created; since; nothing of an attempt; reason, at, by, upto; serial; patience and what then;
   -- items.
@@ -23,10 +21,7 @@ do
   local session, several, first, last = ARGV[1], ARGV[2] == '', 2, 2
   local replies = {}
   if several then first, last = 3, #ARGV - 3 end
-  local clock = call('TIME')
-  local ms = clock[1] .. sub(format('%06d', clock[2]), 1, 3)
-  -- While nothing is due, a session that is on the timer wheel lives.
-  if call('ZCOUNT', EXP, '-inf', ms) == 0 and call('ZSCORE', EXP, 's' .. session) then
+  if live(session, ms) then
     local ids = {}
     for i = first, last, 4 do ids[#ids + 1] = ARGV[i + 1] end
     local records = values(RUN, ids)
@@ -51,80 +46,67 @@ do
         if other and match(other, '^[^%z]*%z([^%z]*)') < rank then fit = false end
       end
       if fit then
-        local from = #names
-        for mode, name in string.gmatch(items, '\31?(.)([^\31]*)') do
-          if mode ~= 'x' then fit = false end
-          names[#names + 1] = name
-        end
-        if not fit or #names > 1000 then -- the others are claimed one by one
-          for i = #names, from + 1, -1 do names[i] = nil end
-        else
-          plain[#plain + 1] = {k, from + 1, #names, n, job, queue, made, since, told, serial, wait, items, rank}
+        local from = exclusive(items, names) -- the others are claimed one by one
+        if from then
+          local place = queue .. '\0' .. rank .. '\0' .. ids[k]
+          plain[#plain + 1] = {k, from, #names, n, job, queue, made, since, told, serial, wait, items, place}
         end
       end
     end
 
-    -- Which bundles are free. Not in one expression: two "and not" in an assignment are compiled
-    -- incorrectly by the Lua of miniredis.
-    local granted, taken = {}, {}
-    local owners = #names > 0 and call('HMGET', OWN, unpack(names)) or {}
-    local queues = #names > 0 and awaited(names, 1, #names)
+    -- Which bundles are free.
+    local granted, taken = {}, #names > 0 and occupied(names, 1, #names)
     for p = 1, #plain do
       local run = plain[p]
-      local free = true
-      for i = run[2], run[3] do
-        if owners[i] or taken[names[i]] then free = false end
-        if queues and queues[names[i]] then free = false end
-      end
-      if free then
+      if noneIn(taken, names, run[2], run[3]) then
         granted[#granted + 1] = run
         for i = run[2], run[3] do taken[names[i]] = true end
       end
     end
 
     -- Which of these their worker can run.
-    local mine, bodies = {}, {}
+    local mine, bodies, ready = {}, {}, {}
     for g = 1, #granted do mine[g] = ids[granted[g][1]] end
     if #granted > 0 then bodies = values(BODY, mine) end
     local able = 0
     for g = 1, #granted do
       local run, unread, body = granted[g], bodies[g] == nil, bodies[g] or ''
       local marks = several and ARGV[first + 4 * run[1] - 1] or ARGV[8]
-      local fits = marks == ''
+      local runnable = marks == ''
       local at = find(body, '\31', 1, true) or 0
       local mark = string.byte(body, at + 1) == 64 and sub(body, at + 1)
-      if fits and mark then -- the worker has not said that it has this definition
+      if runnable and mark then -- the worker has not said that it has this definition
         local text = call('HGET', DEFS, mark)
-        if text and text ~= '' then body = sub(body, 1, at) .. text else fits = false end
-      elseif not fits then
+        if text and text ~= '' then body = sub(body, 1, at) .. text else runnable = false end
+      elseif not runnable then
         local _, upto = find(body, '"handler":"', at + 1, true)
         local handler = upto and sub(body, upto + 1, (find(body, '"', upto + 1, true) or 0) - 1) or ''
         mark = mark or handler .. ' ' .. #body - at
-        if find(marks, '\30' .. mark .. '\30', 1, true) then fits = true end
+        if find(marks, '\30' .. mark .. '\30', 1, true) then runnable = true end
       end
-      if fits and not unread then
+      if runnable and not unread then
         able = able + 1
-        granted[able], mine[able], bodies[able] = run, mine[g], body
+        granted[able], mine[able], bodies[able], ready[able] = run, mine[g], body, run[13]
       end
     end
     for g = #granted, able + 1, -1 do granted[g], mine[g], bodies[g] = nil, nil, nil end
 
     if #granted > 0 then
+      -- the first write is a removal, so that a full Redis does not refuse it
+      call('ZREM', READY, unpack(ready))
+      call('ZREM', PUSH, unpack(mine))
+      call('ZREM', SENT, unpack(mine))
       -- Scores are texts, for Redis would print a number and parse it again.
-      local ready, slots, holds, busy, writes = {}, {}, {}, {}, {}
-      local token = clock[1] * 1000000 + clock[2]
-      local before = call('GET', SEQ)
-      before = before and tonumber(before)
-      if before and before >= token then token = before + 1 end
+      local slots, holds, busy, writes = {}, {}, {}, {}
+      local _, token = draw(micros, #granted)
       for g = 1, #granted do
-        local k, from, upto, n, job, queue, made, since, told, serial, wait, items, rank = unpack(granted[g])
+        local k, from, upto, n, job, queue, made, since, told, serial, wait, items = unpack(granted[g])
         local id, hid, number = mine[g], ARGV[first + 4 * k - 4], format('%.0f', token)
         local record = 'running\31' .. format('%d', n + 1) .. '\31' .. job .. '\31' .. queue .. '\31' .. made .. '\31' .. since ..
           '\31' .. number .. '\31' .. hid .. '\31' .. session .. '\0311\31' .. ms .. '\31' .. ms .. '\0310\0310\31' .. told ..
           '\31\31' .. serial .. '\31' .. wait .. '\31\31\31\31\31\31' .. items
         local tag = 'x' .. hid
         for i = from, upto do slots[#slots + 1], slots[#slots + 2] = names[i], tag end
-        ready[g] = queue .. '\0' .. rank .. '\0' .. id
         holds[2 * g - 1], holds[2 * g] = '0', session .. '\0' .. hid .. '\31' .. number .. '\31' .. ms .. '\31\31\31{"job":"' ..
           job .. '","run":"' .. id .. '"}\31' .. items
         busy[2 * g - 1], busy[2 * g] = '0', session .. '\0' .. id
@@ -132,12 +114,7 @@ do
         replies[k] = {'granted', number, record, bodies[g], {}}
         token = token + 1
       end
-      call('ZREM', READY, unpack(ready))
-      call('ZREM', PUSH, unpack(mine))
-      call('ZREM', SENT, unpack(mine))
-      call('SET', SEQ, format('%.0f', token - 1))
-      call('HSET', OWN, unpack(slots))
-      call('ZADD', HOLD, unpack(holds))
+      take(slots, holds)
       call('ZADD', BUSY, unpack(busy))
       call('HSET', RUN, unpack(writes))
     end

@@ -1,17 +1,12 @@
 -- The fast path of enqueue: a run that is due at once, under an unknown id, while no id must be
--- forgotten. It precedes every function, since Redis creates them anew at each call and that takes
--- as long as the commands do. enqueue.lua does the same, with fresh and due of the library; a test
--- runs both on random ledgers and compares all keys. The other fast paths need a live session, so
--- they never meet a format that this build does not know (see package locks); a request comes from
--- any client, so this one checks the format: FORMAT is declared before it.
+-- forgotten. It precedes the functions of the general path, since Redis creates them anew at each
+-- call and that takes as long as the commands do. enqueue.lua does the same, with fresh and due of
+-- the library; a test runs both on random ledgers and compares all keys. The other fast paths need
+-- a live session, so they never meet a format that this build does not know (see package locks); a
+-- request comes from any client, so this one checks the format.
 do
-  local call, sub, format, concat = redis.call, string.sub, string.format, table.concat
-  local RUN, BODY, READY, PUSH, OPEN, IDS, HIST = KEYS[9], KEYS[10], KEYS[13], KEYS[14], KEYS[17], KEYS[22], KEYS[31]
-  local DEFS = KEYS[30]
   local job, id = ARGV[1], ARGV[2]
-  local clock = call('TIME')
-  local ms = clock[1] .. sub(format('%06d', clock[2]), 1, 3)
-  if call('HGET', KEYS[7], 'format') == FORMAT and ARGV[6] == '0' and tonumber(ARGV[5]) <= tonumber(ms) and ARGV[13] == '' and
+  if newestFormat() and ARGV[6] == '0' and tonumber(ARGV[5]) <= now and ARGV[13] == '' and
     call('HEXISTS', RUN, id) == 0 and call('HEXISTS', BODY, id) == 0 and
     call('HEXISTS', HIST, id) == 0 and not call('ZSCORE', IDS, id) and (ARGV[7] == '0' or call('ZCOUNT', IDS, '-inf', ms) == 0) then
     local at = string.find(ARGV[9], '\31', 1, true)
@@ -20,10 +15,10 @@ do
     if call('HINCRBY', DEFS, '#' .. name, 1) == 1 or call('HSTRLEN', DEFS, '@' .. name) ~= #ARGV[9] - at then
       call('HSET', DEFS, '@' .. name, sub(ARGV[9], at + 1))
     end
-    if ARGV[7] ~= '0' then call('ZADD', IDS, format('%.0f', ms + ARGV[7]), id) end
+    if ARGV[7] ~= '0' then call('ZADD', IDS, format('%.0f', now + ARGV[7]), id) end
     call('HSET', BODY, id, ARGV[8] .. '\31@' .. name)
     call('ZADD', OPEN, '0', job .. '\0' .. '0000000000000000' .. '\0' .. id)
-    call('ZADD', READY, '0', ARGV[3] .. '\0' .. format('%016.0f', tonumber(ms)) .. '\0' .. id)
+    call('ZADD', READY, '0', ARGV[3] .. '\0' .. format('%016.0f', now) .. '\0' .. id)
     call('ZADD', PUSH, ms, id)
     -- state, n, job, queue, trigger, no tick, created, due since, token ... patience, what then ...
     -- limits, items

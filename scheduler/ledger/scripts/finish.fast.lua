@@ -13,10 +13,7 @@
 -- which no request waits for and which were not revoked. The first write is a removal, so that a
 -- full Redis does not refuse it.
 do
-  local call, sub, format, match, find = redis.call, string.sub, string.format, string.match, string.find
-  local EXP, OWN, HOLD = KEYS[1], KEYS[2], KEYS[3]
-  local RUN, BODY, LOG, BUSY, OPEN, FACTS = KEYS[9], KEYS[10], KEYS[11], KEYS[16], KEYS[17], KEYS[25]
-  local NEWS, DEFS, HIST, DONE, OUTPUT = KEYS[27], KEYS[30], KEYS[31], KEYS[32], KEYS[33]
+  local match, find = string.match, string.find
   -- The fields of a plain record, in the order of layout.lua: n; job, queue and so on to since,
   -- with job and tick in it; token, hold, session, attempt, started; first, failures, crashes; not
   -- reason and finished, not closed; from at on to what was in its way; items.
@@ -24,9 +21,7 @@ do
   local several, replies = ARGV[1] == '', {}
   local first, last, step, keep, age, output = 1, 1, 1, ARGV[8], ARGV[9], 6
   if several then first, last, step, keep, age, output = 4, #ARGV - 3, 4, ARGV[2], ARGV[3], 3 end
-  local clock = call('TIME')
-  local ms = clock[1] .. sub(format('%06d', clock[2]), 1, 3)
-  if (several or ARGV[4] == 'succeeded') and call('ZCOUNT', EXP, '-inf', ms) == 0 then
+  if (several or ARGV[4] == 'succeeded') and quiet() then
     local ids = {}
     for i = first, last, step do ids[#ids + 1] = ARGV[i] end
     local records = values(RUN, ids)
@@ -41,14 +36,8 @@ do
       local n, made, job, tick, token, hid, session, attempt, started, tally, rest, items = match(record, PLAIN)
       if n and token == ARGV[at + 1] and hid == ARGV[at + 2] and not seen[id] then
         seen[id] = true
-        local from, fit = #bundles + 1, true
-        for mode, name in string.gmatch(items, '\31?(.)([^\31]*)') do
-          if mode ~= 'x' then fit = false end
-          bundles[#bundles + 1] = name
-        end
-        if not fit or #bundles > 1000 then -- the others are finished one by one
-          for i = #bundles, from, -1 do bundles[i] = nil end
-        else
+        local from = exclusive(items, bundles)
+        if from then -- the others are finished one by one
           members[#members + 1] = session .. '\0' .. hid .. '\31' .. token .. '\31' .. started .. '\31\31\31{"job":"' .. job ..
             '","run":"' .. id .. '"}\31' .. items
           mine[#members] = id
@@ -59,22 +48,16 @@ do
     end
 
     local ended, gone, names = {}, {}, {}
-    local held = #members > 0 and call('ZMSCORE', HOLD, unpack(members)) or {}
+    local valid = #members > 0 and asGranted(members, 1, #members)
     local queues = #members > 0 and awaited(bundles, 1, #bundles)
     local bodies = #members > 0 and values(BODY, mine)
     local logs = again and values(LOG, mine) or {}
     for p = 1, #plain do
-      local run, last = plain[p], #names
-      local free = held[p] and bodies[p] ~= nil and (run[8] == '1' or logs[p] ~= nil)
-      for i = run[13], free and run[14] or 0 do
-        if queues and queues[bundles[i]] then free = false end
-        names[#names + 1] = bundles[i]
-      end
-      if free then
+      local run = plain[p]
+      if valid[p] and bodies[p] ~= nil and (run[8] == '1' or logs[p] ~= nil) and noneIn(queues, bundles, run[13], run[14]) then
         local e = #ended + 1
         ended[e], gone[e], mine[e], bodies[e], logs[e] = run, members[p], mine[p], bodies[p], logs[p]
-      else
-        for i = #names, last + 1, -1 do names[i] = nil end
+        for i = run[13], run[14] do names[#names + 1] = bundles[i] end
       end
     end
     for p = #plain, #ended + 1, -1 do mine[p] = nil end
@@ -117,8 +100,7 @@ do
       call('HLEN', HIST)
       if #tails > 0 then call('HLEN', OUTPUT) end
       local old = keep == '0' and {} or call('ZRANGEBYSCORE', DONE, '-inf', format('(%.0f', ms - age), 'LIMIT', '0', 100)
-      call('ZREM', HOLD, unpack(gone))
-      call('HDEL', OWN, unpack(names))
+      giveBack(names, 1, unpack(gone))
       call('ZREM', BUSY, unpack(busy))
       call('ZREM', OPEN, unpack(open))
       call('HDEL', RUN, unpack(mine))

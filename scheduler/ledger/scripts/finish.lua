@@ -25,7 +25,7 @@ end
 -- While no request waits for any of its names and nothing is due, a bundle that is held exclusively
 -- is simply removed.
 local S
-if run and run[WAITS] == '1' or not giveBack(hid) then
+if run and run[WAITS] == '1' or not freePlain(hid) then
   S = space()
   S.free(hid)
 end

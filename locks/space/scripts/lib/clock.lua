@@ -1,10 +1,12 @@
 -- The clock of a script, and what is due by it.
 
-local concat, US = table.concat, '\31'
+local concat = table.concat
+local US = '\31'
 local clock = call('TIME')
-local us = clock[1] * 1000000 + clock[2]
-local now = math.floor(us / 1000)
-local ms = format('%.0f', now) -- now as text
+local micros = clock[1] .. sub('00000' .. clock[2], -6) -- microseconds as text
+local ms = sub(micros, 1, -4) -- milliseconds as text
+local us = micros + 0
+local now = ms + 0
 
 -- ends returns when a session ends, or nil if it has ended, reaped or not.
 local function ends(session)
@@ -14,7 +16,7 @@ local function ends(session)
 end
 
 -- quiet reports whether nothing is due, so that a script may take its fast path.
-local function quiet() return call('ZCOUNT', EXP, '-inf', ms) == 0 end
+local function quiet() return redis.call('ZCOUNT', KEYS[1], '-inf', ms) == 0 end
 
 -- soonest returns in how many ms the next entry of the timer wheel is due, or -1.
 local function soonest()

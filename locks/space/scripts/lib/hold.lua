@@ -36,13 +36,7 @@ end
 -- grant grants a bundle: it draws the token and writes occupation and hold. The caller has checked
 -- that the whole bundle is free.
 local function grant(id, session, info, items, limits)
-  local token = format('%.0f', us)
-  local last = call('SET', SEQ, token, 'GET')
-  last = last and tonumber(last)
-  if last and last >= us then
-    token = format('%.0f', last + 1)
-    call('SET', SEQ, token)
-  end
+  local token = draw(micros, 1)
   occupy(items, 'x' .. id)
   limits = limits or ''
   call('ZADD', HOLD, '0', H_TEXT{SESSION = session .. '\0' .. id; TOKEN = token; SINCE = ms; LIMITS = limits; INFO = info; ITEMS = concat(items, US)})
@@ -73,18 +67,14 @@ local function stands(id)
   return hold ~= nil and hold[H_SESSION] ~= '@'
 end
 
--- giveBack ends a hold while nothing is due, if it is exclusive, without limits, and no request
--- waits for any of its names, and returns whether it did. That takes no function of the slow path.
-local function giveBack(id)
+-- freePlain ends a hold if it is exclusive, without limits, nothing is due and no request waits for
+-- any of its names, and returns whether it did. It needs no function of the slow path.
+local function freePlain(id)
   local hold, member = held(id)
-  local names, items = bundle(hold or {}, H_ITEMS)
-  local plain = hold and hold[H_SESSION] ~= '@' and hold[H_LIMITS] == '' and quiet()
-  for i = 1, #items do plain = plain and sub(items[i], 1, 1) == 'x' end
-  local queues = plain and awaited(names, 1, #names)
-  for i = 1, queues and #names or 0 do plain = plain and not queues[names[i]] end
-  if plain then
-    call('ZREM', HOLD, member)
-    call('HDEL', OWN, unpack(names))
+  if not hold or hold[H_SESSION] == '@' or hold[H_LIMITS] ~= '' or not quiet() then return false end
+  local names, items = bundle(hold, H_ITEMS)
+  for i = 1, #items do
+    if sub(items[i], 1, 1) ~= 'x' then return false end
   end
-  return plain
+  return noneIn(awaited(names, 1, #names), names, 1, #names) and giveBack(names, 1, member)
 end

@@ -1,5 +1,9 @@
 -- The space as a whole, as the key meta describes it, and messages to its sessions.
 
+-- newestFormat reports whether the space is written in the format of this build. A fast path that
+-- needs no live session asks for it, since it runs before the guard.
+local function newestFormat() return tonumber(redis.call('HGET', KEYS[7], 'format') or '') == FORMAT end
+
 -- everLost reports whether the space has ever lost data.
 local function everLost() return call('HEXISTS', META, 'lost') == 1 end
 

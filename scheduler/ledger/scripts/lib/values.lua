@@ -1,3 +1,5 @@
+-- Functions that the fast paths share.
+
 -- values returns the values of a hash for some names, in order, false for a missing one. It stops
 -- when the values have more than 256 KiB, since each copy between Redis and Lua takes time: those
 -- that it did not read are nil. The callers leave them to later. It reads four at a time: a larger
@@ -14,4 +16,16 @@ local function values(key, names)
     if bytes > 262144 then break end
   end
   return list
+end
+
+-- exclusive appends the names in items, joined by \31, to a list, and returns where they begin. If
+-- one is not exclusive, or the list is full, it appends none and returns nil.
+local function exclusive(items, names)
+  local first, fit = #names + 1, true
+  for mode, name in string.gmatch(items, '\31?(.)([^\31]*)') do
+    if mode ~= 'x' then fit = false end
+    names[#names + 1] = name
+  end
+  if fit and #names <= 1000 then return first end
+  for i = #names, first, -1 do names[i] = nil end
 end
