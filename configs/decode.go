@@ -242,7 +242,7 @@ func (d *decoder) structure(n *yaml.Node, v reflect.Value, p *path) bool {
 	for _, e := range d.entries(n, p) {
 		f, ok := known.byName[e.key.Value]
 		if !ok {
-			eachSecret(e.value, e.key.Value, func(n *yaml.Node, _ bool) { d.src.hide(n) })
+			eachSecret(e.value, e.key.Value, func(n *yaml.Node, _ secrecy) { d.src.hide(n) })
 			likely := d.unknownKey(e.key, v.Type(), p)
 			if job, ok := v.Addr().Interface().(*jobFile); ok && slices.Contains(jobs.KindNames(), likely) {
 				job.likelyWork = true
@@ -415,7 +415,7 @@ func (d *decoder) mapping(n *yaml.Node, v reflect.Value, r *rules, p *path) bool
 					d.src.hide(at)
 				}
 			}
-			eachSecret(n, p.key, func(n *yaml.Node, _ bool) { d.src.hide(n) })
+			eachSecret(n, p.key, func(n *yaml.Node, _ secrecy) { d.src.hide(n) })
 		}
 		d.mismatch(n, "a map", p, hint)
 		return false
@@ -533,7 +533,7 @@ func (d *decoder) list(n *yaml.Node, v reflect.Value, r *rules, p *path) bool {
 	}
 	if n.Kind != yaml.SequenceNode {
 		hint := listHint(n, v.Type().Elem() == textType)
-		if n.Kind == yaml.ScalarNode && tellsSecret(n.Value) {
+		if n.Kind == yaml.ScalarNode && secrecyOfLine(n.Value) >= mustHide {
 			d.src.hide(n)
 			hint = ""
 		}

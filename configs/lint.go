@@ -215,7 +215,7 @@ func (l *loader) lintCommand(f *jobFile) {
 	const shell = `write [sh, -c, "..."]`
 	for i, word := range f.Command {
 		switch word := string(word); {
-		case i == 0 && tellsSecret(word):
+		case i == 0 && secrecyOfLine(word) >= mustHide:
 			// the message would quote it
 		case i == 0 && len(f.Command) == 1 && strings.ContainsAny(word, " \t") && !strings.HasPrefix(word, "/") && !strings.Contains(word, "${"):
 			warn(i, fmt.Sprintf("%s is taken as the name of a program, including its blanks", quote(word)),
@@ -242,25 +242,25 @@ func (l *loader) lintTexts(f *jobFile, job *jobs.Job) {
 	if l.flawed && f.has("args") {
 		// Parts of the args that are wrong were not decoded, but their secrets must be hidden too.
 		_, args := f.find("args")
-		eachSecret(args, "", func(n *yaml.Node, warn bool) { l.foundSecret(f, n, "args", warn) })
+		eachSecret(args, "", func(n *yaml.Node, found secrecy) { l.foundSecret(f, n, "args", found) })
 	}
 }
 
 func (l *loader) lintText(f *jobFile, t jobs.Text) {
-	hide, warn := isSecret(t)
+	found := secrecyOf(t)
 	switch {
-	case hide:
+	case found >= mustHide:
 		where := t.Key()
 		if t.Role == jobs.Word || t.Role == jobs.Arg {
 			where = t.Path[0]
 		}
 		_, node := f.find(t.Path...)
-		l.foundSecret(f, node, where, warn)
+		l.foundSecret(f, node, where, found)
 	case t.Role == jobs.URL && len(jobs.URLSecrets(t.Value)) > 0:
 		_, node := f.find(t.Path...)
 		f.src.hide(deref(node))
 	}
-	if warn || t.Role == jobs.Word || t.Role == jobs.Arg || !strings.Contains(t.Value, "$") || !plainDollar().MatchString(t.Value) {
+	if found == mustWarn || t.Role == jobs.Word || t.Role == jobs.Arg || !strings.Contains(t.Value, "$") || !plainDollar().MatchString(t.Value) {
 		return
 	}
 	if _, references := plainParts(t.Value); !references {
@@ -272,8 +272,8 @@ func (l *loader) lintText(f *jobFile, t jobs.Text) {
 }
 
 // foundSecret hides a value of a job in every excerpt, and warns of it if its author can do better.
-func (l *loader) foundSecret(f *jobFile, n *yaml.Node, where string, warn bool) {
-	if !warn {
+func (l *loader) foundSecret(f *jobFile, n *yaml.Node, where string, found secrecy) {
+	if found < mustWarn {
 		f.src.hide(deref(n))
 		return
 	}
@@ -281,8 +281,8 @@ func (l *loader) foundSecret(f *jobFile, n *yaml.Node, where string, warn bool) 
 }
 
 // eachSecret visits each apparent secret in a value of any shape under a key with the given name.
-// It is for values that may not have been decoded. For those of a job see [isSecret].
-func eachSecret(n *yaml.Node, name string, visit func(n *yaml.Node, warn bool)) {
+// It is for values that may not have been decoded. For those of a job see [secrecyOf].
+func eachSecret(n *yaml.Node, name string, visit func(n *yaml.Node, found secrecy)) {
 	switch n = deref(n); n.Kind {
 	case yaml.MappingNode:
 		for _, e := range entries(n, nil, nil) {
@@ -296,8 +296,8 @@ func eachSecret(n *yaml.Node, name string, visit func(n *yaml.Node, warn bool)) 
 		if n.Tag != "!!str" {
 			return
 		}
-		if hide, warn := judge(n.Value, isSecretName(name), isSecretValue); hide {
-			visit(n, warn)
+		if found := judge(n.Value, isSecretName(name), isSecretValue); found >= mustHide {
+			visit(n, found)
 		}
 	}
 }
@@ -354,22 +354,27 @@ func mayHoldSecrets(args json.RawMessage) bool {
 	return secretName().Match(args) || isSecretText(string(args))
 }
 
-// isSecret reports whether a text of a job contains an apparent secret besides its ${...}, so that
-// it must be hidden, and whether that deserves a warning.
-func isSecret(t jobs.Text) (hide, warn bool) {
+// secrecy is what must happen to a text.
+type secrecy int
+
+const (
+	clean    secrecy = iota
+	mustHide         // it contains an apparent secret, perhaps only the prefix of a ${...}
+	mustWarn         // also: its author can do better
+)
+
+// secrecyOf judges a text of a job.
+func secrecyOf(t jobs.Text) secrecy {
 	switch t.Role {
 	case jobs.Word:
-		hide, warn = isSecretWord(t.Before, t.Value)
-		if !warn && strings.ContainsFunc(t.Value, unicode.IsSpace) {
-			hideLine, warnLine := isSecretLine(t.Value)
-			hide, warn = hide || hideLine, warnLine
+		found := secrecyOfWord(t.Before, t.Value)
+		if found < mustWarn && strings.ContainsFunc(t.Value, unicode.IsSpace) {
+			found = max(found, secrecyOfLine(t.Value))
 		}
-		return hide, warn
+		return found
 	case jobs.URL:
-		if hasPassword(t.Value) {
-			if _, references := plainParts(t.Value); !references {
-				return true, true
-			}
+		if _, references := plainParts(t.Value); !references && hasPassword(t.Value) {
+			return mustWarn
 		}
 		return judge(t.Value, false, nil)
 	case jobs.Header:
@@ -378,32 +383,26 @@ func isSecret(t jobs.Text) (hide, warn bool) {
 	return judge(t.Value, isSecretName(t.Name()), isSecretValue)
 }
 
-// judge is isSecret for a value. named says that it has the name of a secret, and may reports
-// whether a value under such a name may be one.
-//
-// A part of a value beside a ${...} is hidden, but causes no warning unless it has the form of a
-// secret: it may be a prefix.
-func judge(value string, named bool, may func(string) bool) (hide, warn bool) {
-	if !strings.Contains(value, "${") {
-		hide = isSecretText(value) || named && may(value)
-		return hide, hide
-	}
+// judge judges a value. named says that it has the name of a secret, and may reports whether a
+// value under such a name may be one. A part beside a ${...} may be a prefix, so it causes no
+// warning unless it has the form of a secret.
+func judge(value string, named bool, may func(string) bool) secrecy {
 	parts, references := plainParts(value)
-	if slices.ContainsFunc(parts, isSecretText) {
-		return true, true
-	}
-	if !named {
-		return false, false
-	}
 	rest := strings.Join(parts, "")
 	if references {
 		rest = strings.TrimSpace(scheme().ReplaceAllString(rest, ""))
-		if !strings.ContainsFunc(rest, func(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) }) {
-			return false, false // it only separates the ${...}
-		}
+		// else it only separates the ${...}
+		named = named && strings.ContainsFunc(rest, func(r rune) bool { return unicode.IsLetter(r) || unicode.IsDigit(r) })
 	}
-	hide = may(rest)
-	return hide, hide && !references
+	switch {
+	case slices.ContainsFunc(parts, isSecretText):
+		return mustWarn
+	case !named || !may(rest):
+		return clean
+	case references:
+		return mustHide
+	}
+	return mustWarn
 }
 
 // scheme matches the word before the credentials in a header.
@@ -451,18 +450,17 @@ func isKeyCharacter(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' || c == '-'
 }
 
-// isSecretWord is isSecret for a word of a command: a secret by its form, or the value of a flag
-// such as --password.
-func isSecretWord(before, word string) (hide, warn bool) {
+// secrecyOfWord judges a word of a command: a secret by its form, or the value of a flag such as
+// --password.
+func secrecyOfWord(before, word string) secrecy {
 	if !strings.HasPrefix(word, "-") {
 		return judge(word, isSecretFlag(before), isSecretParameter)
 	}
+	found := judge(word, false, nil)
 	if flag, value, joined := strings.Cut(word, "="); joined && isSecretFlag(flag) {
-		if hide, warn = judge(value, true, isSecretParameter); hide {
-			return hide, warn
-		}
+		found = max(found, judge(value, true, isSecretParameter))
 	}
-	return judge(word, false, nil)
+	return found
 }
 
 // secretFlagOf splits --password=VALUE at the sign. It returns false for any other word.
@@ -471,8 +469,7 @@ func secretFlagOf(word string) (flag, value string, ok bool) {
 	if !joined || !isSecretFlag(flag) || isSecretText(flag) {
 		return "", "", false
 	}
-	ok, _ = judge(value, true, isSecretParameter)
-	return flag, value, ok
+	return flag, value, judge(value, true, isSecretParameter) >= mustHide
 }
 
 func isSecretFlag(flag string) bool {
@@ -483,20 +480,13 @@ func isSecretFlag(flag string) bool {
 	return m != nil && isSecretName(m[1])
 }
 
-// isSecretLine is isSecret for a command line, which should have been a list.
-func isSecretLine(line string) (hide, warn bool) {
-	before := ""
+// secrecyOfLine judges a command line, which should have been a list.
+func secrecyOfLine(line string) secrecy {
+	found, before := clean, ""
 	for word := range strings.FieldsSeq(line) {
-		hideWord, warnWord := isSecretWord(before, word)
-		hide, warn, before = hide || hideWord, warn || warnWord, word
+		found, before = max(found, secrecyOfWord(before, word)), word
 	}
-	return hide, warn
-}
-
-// tellsSecret reports whether a command line contains a secret.
-func tellsSecret(line string) bool {
-	hide, _ := isSecretLine(line)
-	return hide
+	return found
 }
 
 // hasPassword reports whether a URL has a password before the host.

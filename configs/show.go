@@ -187,14 +187,14 @@ func safe(t jobs.Text) (string, error) {
 	if t.Role == jobs.URL {
 		t.Value = jobs.SafeURL(t.Value)
 	}
-	if hide, _ := isSecret(t); !hide {
+	if secrecyOf(t) < mustHide {
 		return t.Value, nil
 	}
 	if t.Role == jobs.Word {
 		if flag, value, ok := secretFlagOf(t.Value); ok {
 			return flag + "=" + withoutPlain(value), nil
 		}
-		if hide, _ := isSecretWord(t.Before, t.Value); !hide {
+		if secrecyOfWord(t.Before, t.Value) < mustHide {
 			return hidden, nil // a whole command line
 		}
 	}
