@@ -357,13 +357,11 @@ func checkAddress(s string) *fault {
 // in the audit.
 func checkUser(s string) *fault {
 	f := &fault{code: CodeName, kind: "name", want: "a name without a colon, up to 200 bytes"}
-	switch {
+	switch err := jobs.ValidUserName(s); {
 	case strings.Contains(s, ":"):
 		f.reason = "it contains a colon, which ends the name at sign-in"
-	case strings.ContainsFunc(s, unicode.IsControl), strings.TrimSpace(s) != s:
-		f.reason = "it has surrounding blanks or control characters"
-	case len(s) > 200:
-		f.reason = "it is longer than 200 bytes"
+	case err != nil:
+		f.reason = err.Error()
 	default:
 		return nil
 	}

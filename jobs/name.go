@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 )
 
 // ValidName checks the name of a job: 1 to 63 characters of a-z, 0-9 and "-", where "-" is neither
@@ -36,6 +38,21 @@ func ValidHandlerName(name string) error {
 	}
 	if !ok {
 		return fmt.Errorf(`handler name %q: want 1 to 100 ASCII letters, digits and inner ".", "_", "-", "/"`, name)
+	}
+	return nil
+}
+
+// MaxUserName bounds the name of a user, in bytes.
+const MaxUserName = 200
+
+// ValidUserName checks a name that each act of its user has in the audit: at most [MaxUserName]
+// bytes of UTF-8, without blanks around it and control characters.
+func ValidUserName(name string) error {
+	if len(name) > MaxUserName {
+		return fmt.Errorf("it is longer than %d bytes", MaxUserName)
+	}
+	if !utf8.ValidString(name) || strings.TrimSpace(name) != name || strings.ContainsFunc(name, unicode.IsControl) {
+		return errors.New("it has surrounding blanks or control characters")
 	}
 	return nil
 }

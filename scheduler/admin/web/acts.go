@@ -260,7 +260,7 @@ const ActorHeader = "Lockstep-Actor"
 
 // commandLine names the user of the command line that sent a request with a ticket.
 func commandLine(r *http.Request) string {
-	if name := r.Header.Get(ActorHeader); name != "" && isName(name) {
+	if name := r.Header.Get(ActorHeader); name != "" && jobs.ValidUserName(name) == nil {
 		return name
 	}
 	return "command line"

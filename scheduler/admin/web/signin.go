@@ -15,11 +15,10 @@ import (
 	"strings"
 	"sync"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"golang.org/x/crypto/bcrypt"
 
+	"lockstep/jobs"
 	"lockstep/scheduler/admin"
 )
 
@@ -219,21 +218,13 @@ func (s *SignIn) proxy(auth Auth) error {
 		case len(names) > 1: // the proxy's own, and one that a client sent for the proxy to pass on
 			s.refused(r, "the header with the name is there more than once")
 			return "", fmt.Errorf("%w: the header %s is there %d times", errSignIn, auth.Header, len(names))
-		case !isName(names[0]):
+		case jobs.ValidUserName(names[0]) != nil:
 			return "", fmt.Errorf("%w: the header %s holds no name", errSignIn, auth.Header)
 		default:
 			return names[0], nil
 		}
 	}
 	return nil
-}
-
-// nameMost bounds, in bytes, what each act of the audit keeps of a name.
-const nameMost = 200
-
-// isName reports whether a name can be kept in the audit.
-func isName(s string) bool {
-	return len(s) <= nameMost && utf8.ValidString(s) && strings.TrimSpace(s) == s && !strings.ContainsFunc(s, unicode.IsControl)
 }
 
 // verify returns nil for the right credentials: at once for those that were right a while ago, for
@@ -410,8 +401,8 @@ func parseUsers(text string) (*users, error) {
 		switch {
 		case !ok || name == "":
 			return nil, fmt.Errorf("line %d is not name:hash; write it by htpasswd -B -C 12", number)
-		case !isName(name):
-			return nil, fmt.Errorf("line %d: the name is longer than %d bytes, or has blanks around it or control characters in it", number, nameMost)
+		case jobs.ValidUserName(name) != nil:
+			return nil, fmt.Errorf("line %d: the name is longer than %d bytes, or has blanks around it or control characters in it", number, jobs.MaxUserName)
 		case twice:
 			return nil, fmt.Errorf("line %d: user %q is there already", number, name)
 		case err != nil || len(code) != 60:

@@ -17,6 +17,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"golang.org/x/crypto/bcrypt"
 
+	"lockstep/jobs"
 	"lockstep/locks/redistest"
 
 	"lockstep/scheduler/admin"
@@ -147,7 +148,7 @@ func TestOnlySignedInUsersHaveAccess(t *testing.T) {
 			{"with an empty name", named("127.0.0.1:4711", "X-Forwarded-User", ""), ""},
 			{"with two names", named("127.0.0.1:4711", "X-Forwarded-User", "root", "ann"), ""},
 			{"with a name of blanks", named("127.0.0.1:4711", "X-Forwarded-User", " "), ""},
-			{"with a name that is too long", named("127.0.0.1:4711", "X-Forwarded-User", strings.Repeat("a", nameMost+1)), ""},
+			{"with a name that is too long", named("127.0.0.1:4711", "X-Forwarded-User", strings.Repeat("a", jobs.MaxUserName+1)), ""},
 			{"with a line break in its name", named("127.0.0.1:4711", "X-Forwarded-User", "ann\x1b[2J"), ""},
 			{"from nowhere", named("@", "X-Forwarded-User", "ann"), ""},
 		}},

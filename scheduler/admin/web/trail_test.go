@@ -14,6 +14,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"lockstep/jobs"
 	"lockstep/locks/redistest"
 	"lockstep/scheduler/admin"
 )
@@ -136,7 +137,7 @@ func TestReloadsAreInTheAudit(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
 		t.Parallel()
 		c, log := newJournaled(t, rdb)
-		for _, actor := range []string{"", "ann@desk", strings.Repeat("x", nameMost+1)} {
+		for _, actor := range []string{"", "ann@desk", strings.Repeat("x", jobs.MaxUserName+1)} {
 			r := httptest.NewRequest(http.MethodPost, "http://127.0.0.1:9620"+reloadPath, nil)
 			r.RemoteAddr = "127.0.0.1:1234"
 			r.Header.Set("Authorization", "Lockstep the-pass")
