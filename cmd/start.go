@@ -363,9 +363,9 @@ func workerOptions(config *configs.Config, conn *connection, handlers *jobs.Regi
 		Executors: map[string]jobs.Executor{
 			"command": commands,
 			"http":    calls,
+			"handler": handlers,
 		},
-		Handlers: handlers,
-		Version:  readBuild().short(), Config: digest(config.Jobs),
+		Version: readBuild().short(), Config: digest(config.Jobs),
 		Abort: abort, Logger: log,
 	}, nil
 }

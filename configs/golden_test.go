@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"lockstep/jobs"
+
 	"github.com/spf13/pflag"
 )
 
@@ -19,7 +21,8 @@ var update = flag.Bool("update", false, "write what Load says into the files und
 // An archive has the files of a config, each after a line "-- name --". The test loads
 // lockstep.yaml, unless the comment at the top has a line "paths:". A line "env:" is the
 // environment and a line "flags:" the command line, both separated by blanks. A line "handlers:"
-// names those of the binary. "settings only" is that option. The time is 21 November 2026.
+// names those of the binary. "settings only" is that option. The time is 21 November 2026. KIND is
+// the list of the kinds of work.
 func TestProblemsOfWrongConfigs(t *testing.T) {
 	t.Parallel()
 	archives, err := filepath.Glob("testdata/wrong/*.txtar")
@@ -36,7 +39,7 @@ func TestProblemsOfWrongConfigs(t *testing.T) {
 			} else {
 				got = config.Warnings.Error()
 			}
-			got = strings.ReplaceAll(got, c.dir+"/", "") + "\n"
+			got = strings.NewReplacer(c.dir+"/", "", strings.Join(jobs.KindNames(), ", "), "KIND").Replace(got) + "\n"
 			if strings.Contains(got, "SECRET") {
 				t.Errorf("a secret was revealed:\n%s", got)
 			}

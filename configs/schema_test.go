@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 
+	"lockstep/jobs"
+
 	"github.com/santhosh-tekuri/jsonschema/v6"
 	"go.yaml.in/yaml/v4"
 )
@@ -210,7 +212,7 @@ func document(path []string, value string) string {
 	for i, key := range path {
 		indent := strings.Repeat("  ", i)
 		switch {
-		case i == 2 && path[0] == "jobs" && !slices.Contains([]string{"command", "http", "handler"}, key):
+		case i == 2 && path[0] == "jobs" && !slices.Contains(jobs.KindNames(), key):
 			b.WriteString(indent + "command: [a]\n")
 		case i == 3 && path[2] == "http" && key != "url":
 			b.WriteString(indent + "url: https://example.com\n")

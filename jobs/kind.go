@@ -23,15 +23,21 @@ type Kind struct {
 	texts func(*Job, *mapping) // replaces the texts of the work in a copy of the job; nil: none
 }
 
+// The kinds that mean something to other packages.
+const (
+	KindCommand = "command" // a stored definition without work counts as one
+	KindHandler = "handler" // a worker shows others which handlers it has
+)
+
 // kinds is the only list of the kinds of work.
 var kinds = []Kind{
 	{
-		Name: "command",
+		Name: KindCommand,
 		has:  func(j *Job) bool { return len(j.Command) > 0 },
 		line: func(j *Job) string { return strings.Join(j.Command, " ") },
 		texts: func(j *Job, m *mapping) {
 			j.Command = slices.Clone(j.Command)
-			path, before := []string{"command", ""}, ""
+			path, before := []string{KindCommand, ""}, ""
 			for i, word := range j.Command {
 				path[1] = index(i)
 				j.Command[i] = m.text(Text{Path: path, Role: Word, Value: word, Before: before})
@@ -57,7 +63,7 @@ var kinds = []Kind{
 		},
 	},
 	{
-		Name:      "handler",
+		Name:      KindHandler,
 		InProcess: true,
 		has:       func(j *Job) bool { return j.Handler != "" },
 		line:      func(j *Job) string { return j.Handler },

@@ -23,8 +23,8 @@ func TestAJobWithTwoKindsOfWorkHasOneKind(t *testing.T) {
 			t.Errorf("%+v: got the kind %q with the need %q, want %q", job, got, need, want)
 		}
 	}
-	if got := jobs.KindNames(); !slices.Equal(got, []string{"command", "http", "handler"}) {
-		t.Errorf("got %q", got)
+	if got := jobs.KindNames(); !slices.Equal(got[:3], []string{"command", "http", "handler"}) {
+		t.Errorf("got %q, want these three first: a definition with several kinds keeps its kind", got)
 	}
 }
 

@@ -320,7 +320,7 @@ func (w *whole) work(ctx context.Context, done func()) error {
 	jobs.Handle(handlers, "work", func(context.Context, *jobs.Run[record]) error { done(); return nil })
 	worker, err := worker.New(worker.Options{
 		Redis: w.rdb, Ledger: w.ledger, Queue: w.queue, Pusher: worker.NewPusher(w.queue, w.ledger), Locks: locks.Options{Namespace: "bench", Name: "bench"}, Concurrency: concurrency, Queues: map[string]int{"default": 1},
-		Jobs: []*jobs.Job{w.job}, Expand: func(job *jobs.Job) (*jobs.Job, []jobs.Secret, error) { return job, nil, nil }, Handlers: handlers,
+		Jobs: []*jobs.Job{w.job}, Expand: func(job *jobs.Job) (*jobs.Job, []jobs.Secret, error) { return job, nil, nil }, Executors: map[string]jobs.Executor{"handler": handlers},
 		Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {

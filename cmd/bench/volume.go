@@ -50,7 +50,7 @@ func begin(ctx context.Context, rdb *redis.Client, list []*jobs.Job, done func()
 	records := ledger.New(rdb, space)
 	w, err = worker.New(worker.Options{
 		Redis: rdb, Ledger: records, Queue: deliveries, Pusher: worker.NewPusher(deliveries, records), Locks: locks.Options{Namespace: "bench", Name: "bench"}, Concurrency: concurrency, Queues: map[string]int{"default": 1}, Jobs: list,
-		Expand: func(job *jobs.Job) (*jobs.Job, []jobs.Secret, error) { return job, nil, nil }, Handlers: handlers,
+		Expand: func(job *jobs.Job) (*jobs.Job, []jobs.Secret, error) { return job, nil, nil }, Executors: map[string]jobs.Executor{"handler": handlers},
 		Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {

@@ -126,7 +126,7 @@ func newJob(record ledger.JobRecord, now time.Time) Job {
 	d := record.Job
 	job := Job{
 		Name: d.Name, Description: Text(d.Description), Schedule: Text(d.Schedule), Every: seconds(d.Every),
-		Kind: "command", Command: d.Command, Handler: d.Handler, Args: d.Args, Queue: d.Queue, Locks: locksOf(d), Timeout: seconds(d.Timeout),
+		Kind: jobs.KindCommand, Command: d.Command, Handler: d.Handler, Args: d.Args, Queue: d.Queue, Locks: locksOf(d), Timeout: seconds(d.Timeout),
 		Retry: Retry{Max: d.Retry.Max, Backoff: d.Retry.Backoff, Initial: Seconds(d.Retry.Initial),
 			MaxDelay: Seconds(d.Retry.MaxDelay)},
 		Overlap: d.Overlap, MaxQueued: d.MaxQueued, OnMissed: d.OnMissed, OnCrash: d.OnCrash, MaxCrashes: d.MaxCrashes,

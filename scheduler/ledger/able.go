@@ -34,7 +34,7 @@ type Need string
 
 // needOf returns the needs of a definition, as far as this build knows them.
 func needOf(job *jobs.Job) Need {
-	work := "command" // of a definition without work, too
+	work := jobs.KindCommand
 	if kind := job.Kind(); kind != nil {
 		work = kind.Name
 		if name := kind.Need(job); name != "" {
@@ -62,7 +62,7 @@ func (n Need) Name() string {
 
 // Handler returns the required Go handler, or "".
 func (n Need) Handler() string {
-	if n.Kind() != "handler" {
+	if n.Kind() != jobs.KindHandler {
 		return ""
 	}
 	return n.Name()

@@ -36,7 +36,7 @@ func (w *Worker) can(need ledger.Need) bool {
 // executorOf returns the executor of a kind of work, or nil if this worker has none. The executor
 // must know name: see [jobs.Kind.Need].
 func (w *Worker) executorOf(kind, name string) jobs.Executor {
-	executor := w.executors[kind]
+	executor := w.o.Executors[kind]
 	if chooser, ok := executor.(jobs.Chooser); ok && !chooser.Has(name) {
 		return nil
 	}

@@ -18,7 +18,7 @@ import (
 )
 
 // stock is a worker of the standard program, without handlers.
-func stock(o *worker.Options) { o.Handlers = jobs.NewRegistry() }
+func stock(o *worker.Options) { o.Executors["handler"] = jobs.NewRegistry() }
 
 // awaitAside waits until a run is set aside, and returns its needs.
 func (f *fleet) awaitAside(id jobs.RunID) (record *ledger.Record, need ledger.Need) {
@@ -85,7 +85,7 @@ func TestARunThatNoWorkerCanDoStaysDueAndCostsNothing(t *testing.T) {
 	has := jobs.NewRegistry()
 	jobs.Handle(has, "other", func(context.Context, *jobs.Run[struct{}]) error { return nil })
 	for range 2 {
-		f.start(func(o *worker.Options) { o.Handlers = has })
+		f.start(func(o *worker.Options) { o.Executors["handler"] = has })
 	}
 	id := f.enqueue(job, "x")
 	record, need := f.awaitAside(id)

@@ -121,7 +121,7 @@ func TestGrantedRunsDoNotWaitForTheOthersOfTheirFetch(t *testing.T) {
 	var log lines
 	w := f.launch(f.lossy(func(request string) bool { return strings.Contains(request, aside) }, func() { <-replies }),
 		func(o *worker.Options) {
-			o.Concurrency, o.Handlers = 20, has
+			o.Concurrency, o.Executors["handler"] = 20, has
 			o.Logger = slog.New(slog.NewTextHandler(&log, nil))
 		})
 	t.Cleanup(release) // before the worker stops

@@ -70,7 +70,7 @@ func TestAWorkerDeclaresItsPermitsBeforeItBegins(t *testing.T) {
 	f.start(func(o *worker.Options) { o.Permits = api(2, 1) })
 	f.start(func(o *worker.Options) { o.Permits = api(5, 0) }) // an older config changes nothing
 	w := f.worker(worker.Options{
-		Redis: f.rdb, Locks: locks.Options{Namespace: f.namespace}, Queues: map[string]int{f.queue: 1}, Permits: api(3, 1), Handlers: f.handlers,
+		Redis: f.rdb, Locks: locks.Options{Namespace: f.namespace}, Queues: map[string]int{f.queue: 1}, Permits: api(3, 1), Executors: map[string]jobs.Executor{"handler": f.handlers},
 		Expand: func(job *jobs.Job) (*jobs.Job, []jobs.Secret, error) { return job, nil, nil },
 	})
 	if err := w.Run(t.Context()); !errors.Is(err, worker.ErrPermits) || !strings.Contains(err.Error(), "version 1 of it has been declared with 2") {

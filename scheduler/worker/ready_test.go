@@ -196,7 +196,7 @@ func TestWorkerThatIsStoppedWhileItStartsEndsInOrder(t *testing.T) {
 	defer cancel()
 	o := worker.Options{
 		Locks: locks.Options{Namespace: f.namespace, Name: "w", Lease: 4 * time.Second}, Concurrency: 1, Queues: map[string]int{f.queue: 1},
-		Expand: expandNothing, Handlers: f.handlers, Logger: slog.New(slog.DiscardHandler),
+		Expand: expandNothing, Executors: map[string]jobs.Executor{"handler": f.handlers}, Logger: slog.New(slog.DiscardHandler),
 	}
 	told := false
 	f.broken(func(_ redis.Cmder, send func() error) error {

@@ -119,7 +119,7 @@ func TestADrainDoesNotWaitForAHandlerThatIgnoresItsContext(t *testing.T) {
 	})
 	w := f.worker(worker.Options{
 		Redis: f.rdb, Locks: locks.Options{Namespace: f.namespace, Name: "w", Lease: 4 * time.Second}, Concurrency: 4, DrainTimeout: 10 * time.Millisecond,
-		Queues: map[string]int{f.queue: 1}, Jobs: f.jobs, Expand: expandNothing, Handlers: f.handlers,
+		Queues: map[string]int{f.queue: 1}, Jobs: f.jobs, Expand: expandNothing, Executors: map[string]jobs.Executor{"handler": f.handlers},
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)

@@ -75,9 +75,8 @@ type Options struct {
 	Expand func(*jobs.Job) (*jobs.Job, []jobs.Secret, error)
 
 	// Executors do the work of jobs, by the name of its kind: see [jobs.KindNames]. This worker
-	// declines jobs of other kinds. Handlers is the executor of the kind handler, or nil.
+	// declines jobs of other kinds. It shows others the names of a [jobs.Registry].
 	Executors map[string]jobs.Executor
-	Handlers  *jobs.Registry
 
 	Version string // shown to others
 	Config  string // a digest of the configuration, shown to others
@@ -121,8 +120,6 @@ type Worker struct {
 	o       Options
 	log     *slog.Logger
 	started time.Time
-	// by the name of the kind of work
-	executors map[string]jobs.Executor
 	// one for each attempt, and for a fetch on its way: a busy worker leaves deliveries to idle
 	// ones
 	slots  *semaphore.Weighted
@@ -249,11 +246,6 @@ func New(o Options) (*Worker, error) {
 		return nil, err
 	}
 	w := &Worker{o: o, log: o.Logger, queue: o.Queue, pusher: o.Pusher, often: repeats.New(o.Logger, "call"), aside: make(chan struct{}, 1), slots: semaphore.NewWeighted(int64(o.Concurrency)), leave: make(chan struct{})}
-	w.executors = make(map[string]jobs.Executor)
-	maps.Copy(w.executors, o.Executors)
-	if o.Handlers != nil {
-		w.executors["handler"] = o.Handlers
-	}
 	w.stuck.tell = o.OnStuck
 	w.jobs.Store(newDefinitions(o.Jobs, o.Permits, o.Config))
 	return w, nil
@@ -749,8 +741,10 @@ func (w *Worker) card(state string, now load, most int) json.RawMessage {
 		host = "unknown"
 	}
 	handlers := []string{}
-	if w.o.Handlers != nil {
-		handlers = append(handlers, w.o.Handlers.Names()...)
+	for _, executor := range w.o.Executors {
+		if registry, ok := executor.(*jobs.Registry); ok {
+			handlers = append(handlers, registry.Names()...)
+		}
 	}
 	shown := handlers[:min(len(handlers), shownHandlers)]
 	card, err := json.Marshal(Card{

@@ -88,7 +88,7 @@ func (f *fleet) launch(change ...func(*worker.Options)) *running {
 	f.Helper()
 	o := worker.Options{
 		Redis: f.rdb, Locks: locks.Options{Namespace: f.namespace, Name: "w", Lease: 4 * time.Second}, Concurrency: 4, Queues: map[string]int{f.queue: 1},
-		Jobs: f.jobs, Expand: expandNothing, Handlers: f.handlers,
+		Jobs: f.jobs, Expand: expandNothing, Executors: map[string]jobs.Executor{"handler": f.handlers},
 		Logger: slog.New(slog.NewTextHandler(f.Output(), &slog.HandlerOptions{Level: slog.LevelInfo})),
 	}
 	for _, c := range change {
