@@ -30,7 +30,7 @@ func (c *Commit[T]) check(t *testing.T, flying, waiting int) {
 func TestCallsThatArriveDuringAnAttemptAreSentTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, attempts := commits(2, 3)
-		if !c.Enter() || !c.Enter() || c.Enter() {
+		if first, second, third := c.Enter(), c.Enter(), c.Enter(); !first || !second || third {
 			t.Fatal("want two callers to send by themselves, and no third one")
 		}
 		for call := range 5 {
