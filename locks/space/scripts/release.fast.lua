@@ -1,3 +1,5 @@
 -- The fast path of release: an exclusive bundle while no request waits for any of its names. Its
 -- first write also checks the hold.
-if ARGV[2] and noneIn(awaited(ARGV, 3, #ARGV), ARGV, 3, #ARGV) and giveBack(ARGV, 3, ARGV[2]) then return 'released' end
+local queues = ARGV[2] and awaited(ARGV, 3, #ARGV)
+local passes = ARGV[2] and (not queues or noneIn(queues, ARGV, 3, #ARGV))
+if passes and giveBack(ARGV, 3, ARGV[2]) then return 'released' end

@@ -57,8 +57,8 @@ end
 -- if that was issued already, the next one.
 local function draw(micros, n)
   local token = n == 1 and micros or string.format('%.0f', micros + n - 1)
-  local last = redis.call('SET', KEYS[8], token, 'GET')
-  if not last or tonumber(last) < tonumber(micros) then return token, micros + 0 end
+  local first, last = micros + 0, redis.call('SET', KEYS[8], token, 'GET')
+  if not last or last + 0 < first then return token, first end
   token = string.format('%.0f', last + n)
   redis.call('SET', KEYS[8], token)
   return token, last + 1
