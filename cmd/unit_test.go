@@ -15,18 +15,19 @@ func TestURLKinds(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		url  string
-		want address
+		want redis.UniversalOptions
 	}{
-		{"redis://", address{scheme: "redis", hosts: []string{"127.0.0.1:6379"}}},
-		{"redis://h/3", address{scheme: "redis", hosts: []string{"h:6379"}, db: 3}},
-		{"redis://u%40:p%2Fw@h:1/0", address{scheme: "redis", user: "u@", password: "p/w", hosts: []string{"h:1"}}},
-		{"redis://:p@h:1", address{scheme: "redis", password: "p", hosts: []string{"h:1"}}},
-		{"rediss://[::1]:7", address{scheme: "rediss", hosts: []string{"[::1]:7"}}},
-		{"redis://[::1]", address{scheme: "redis", hosts: []string{"[::1]:6379"}}},
-		{"unix:///run/r.sock?db=2", address{scheme: "unix", hosts: []string{"/run/r.sock"}, db: 2}},
-		{"unix://u:p@/r.sock", address{scheme: "unix", user: "u", password: "p", hosts: []string{"/r.sock"}}},
-		{"redis-sentinel://a,b:2/1?master=m", address{scheme: "redis-sentinel", hosts: []string{"a:26379", "b:2"}, db: 1, master: "m"}},
-		{"redis-cluster://u:p@a:1,b", address{scheme: "redis-cluster", user: "u", password: "p", hosts: []string{"a:1", "b:6379"}}},
+		{"redis://", redis.UniversalOptions{Addrs: []string{"127.0.0.1:6379"}}},
+		{"redis://h/3", redis.UniversalOptions{Addrs: []string{"h:6379"}, DB: 3}},
+		{"redis://u%40:p%2Fw@h:1/0", redis.UniversalOptions{Username: "u@", Password: "p/w", Addrs: []string{"h:1"}}},
+		{"redis://:p@h:1", redis.UniversalOptions{Password: "p", Addrs: []string{"h:1"}}},
+		{"redis://:7", redis.UniversalOptions{Addrs: []string{"127.0.0.1:7"}}},
+		{"rediss://[::1]:7", redis.UniversalOptions{Addrs: []string{"[::1]:7"}}},
+		{"redis://[::1]", redis.UniversalOptions{Addrs: []string{"[::1]:6379"}}},
+		{"unix:///run/r.sock?db=2", redis.UniversalOptions{Addrs: []string{"/run/r.sock"}, DB: 2}},
+		{"unix://u:p@/r.sock", redis.UniversalOptions{Username: "u", Password: "p", Addrs: []string{"/r.sock"}}},
+		{"redis-sentinel://a,b:2/1?master=m", redis.UniversalOptions{Addrs: []string{"a:26379", "b:2"}, DB: 1, MasterName: "m"}},
+		{"redis-cluster://u:p@a:1,b", redis.UniversalOptions{IsClusterMode: true, Username: "u", Password: "p", Addrs: []string{"a:1", "b:6379"}}},
 	} {
 		got, err := parseURL(test.url)
 		if err != nil || fmt.Sprint(*got) != fmt.Sprint(test.want) {
@@ -49,6 +50,9 @@ func TestClientsSendOnceAndKeepDeadlines(t *testing.T) {
 			// The client turns -1 into 0: no retries.
 			if o := rdb.Options(); o.MaxRetries != 0 || !o.ContextTimeoutEnabled || o.DialerRetries != 1 {
 				t.Errorf("%s: %d retries, deadlines kept %v, %d dials", url, o.MaxRetries, o.ContextTimeoutEnabled, o.DialerRetries)
+			}
+			if want := map[bool]string{true: "unix", false: "tcp"}[url == "unix:///s"]; rdb.Options().Network != want && !strings.HasPrefix(url, "redis-sentinel") {
+				t.Errorf("%s: network %s", url, rdb.Options().Network)
 			}
 			if (url == "rediss://h") != (rdb.Options().TLSConfig != nil) {
 				t.Errorf("%s: TLS %v", url, rdb.Options().TLSConfig)
