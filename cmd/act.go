@@ -500,7 +500,7 @@ same target within ten minutes, or asked for runs of the same job within an hour
 	}
 	limit, output := limitFlag(cmd), outputFlag(cmd, listFormats()...)
 	cmd.RunE = t.reads(func(ctx context.Context, conn *connection, _ []string) error {
-		acts, err := conn.reader.Audit(ctx, int(*limit))
+		acts, err := conn.reader.Audit(ctx, *limit)
 		if err != nil {
 			return err
 		}

@@ -46,8 +46,9 @@ trigger is "hand". The run takes the locks of the job like any other run.`,
 type asked struct {
 	args, id, at string
 	queue        string // for a task, if the user may not write to the ledger
-	in           duration
-	wait         waitFlag
+	in           time.Duration
+	wait         bool
+	waitLimit    time.Duration // 0: without limit
 	output       *format
 }
 
@@ -55,7 +56,7 @@ func (t *tool) request(use string, trigger ledger.Trigger, short, long, example 
 	var a asked
 	cmd := &cobra.Command{Use: use, Short: short, Long: long, Example: example}
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
-		if len(args) == 2 && a.wait.set {
+		if len(args) == 2 && a.wait {
 			if _, err := time.ParseDuration(args[1]); err == nil {
 				return misuse(cmd, "a JOB and %q: write --wait=%[1]s", args[1])
 			}
@@ -65,25 +66,36 @@ func (t *tool) request(use string, trigger ledger.Trigger, short, long, example 
 	flags := cmd.Flags()
 	flags.StringVar(&a.args, "args", "", "arguments: `JSON`, @FILE, or - for stdin (default: those of the job's definition)")
 	flags.StringVar(&a.id, "id", "", "name the run <job>#`ID`: asking twice gives one run (default: a new ID)")
-	flags.Var(&a.in, "in", "not before `D` from now")
+	flags.Func("in", "not before `D` from now", func(s string) (err error) {
+		a.in, err = parseSpan(s)
+		return err
+	})
 	flags.StringVar(&a.at, "at", "", "not before this `TIME`, RFC 3339 or in the job's time zone: 2027-03-26T12:00")
-	flags.Var(&a.wait, "wait", "wait for the end of the run; --wait=`D`: at most this long")
+	const endless = "endless" // what --wait without a value means
+	flags.Func("wait", "wait for the end of the run; --wait=`D`: at most this long", func(s string) (err error) {
+		a.wait, a.waitLimit = true, 0
+		if s != endless {
+			a.waitLimit, err = parseSpan(s)
+			a.waitLimit = max(a.waitLimit, time.Nanosecond)
+		}
+		return err
+	})
 	flags.Lookup("wait").NoOptDefVal = endless
 	if trigger == ledger.TriggerEnqueue {
 		flags.StringVar(&a.queue, "queue", "", "send a task to this `QUEUE`, which needs only the rights of a producer (default without rights to the ledger: the job's queue)")
 	}
 	a.output = outputFlag(cmd, names, asJSON, asYAML)
 	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
-		if a.at != "" && a.in.set {
+		if a.at != "" && flags.Changed("in") {
 			return misuse(cmd, "--at and --in both set the start; give one of them")
 		}
-		request := ledger.Request{ID: a.id, Trigger: trigger, In: a.in.Duration, Named: cmd.Flags().Changed("id")}
+		request := ledger.Request{ID: a.id, Trigger: trigger, In: a.in, Named: flags.Changed("id")}
 		if !request.Named {
 			request.ID = jobs.NewRunName(time.Now())
 		} else if err := jobs.ValidRunName(a.id); err != nil {
 			return misuse(cmd, "--id: %v", err)
 		}
-		if request.Args, err = t.readArgs(cmd.Context(), a.args, cmd.Flags().Changed("args")); err != nil {
+		if request.Args, err = t.readArgs(cmd.Context(), a.args, flags.Changed("args")); err != nil {
 			return err
 		}
 		conn, err := t.connect(cmd)
@@ -147,8 +159,8 @@ func (t *tool) enqueue(ctx context.Context, conn *connection, request ledger.Req
 		}
 	}
 	var ended error
-	if a.wait.set {
-		ended = t.await(ctx, conn, enqueued.Run, a.wait.limit)
+	if a.wait {
+		ended = t.await(ctx, conn, enqueued.Run, a.waitLimit)
 	}
 	if *a.output != names && ctx.Err() == nil {
 		run, _, err := conn.reader.Run(ctx, enqueued.Run)
@@ -166,7 +178,7 @@ func (t *tool) enqueue(ctx context.Context, conn *connection, request ledger.Req
 // adopts the task as a run.
 func (t *tool) produce(cmd *cobra.Command, conn *connection, name string, request ledger.Request, a asked) error {
 	switch {
-	case a.wait.set:
+	case a.wait:
 		return refuse("--wait reads the ledger, which a user that may only enqueue cannot; use another user, or leave out --wait")
 	case *a.output != names:
 		return refuse("-o reads the ledger, which a user that may only enqueue cannot; leave out -o")
@@ -295,30 +307,6 @@ func readAll(ctx context.Context, r io.Reader) ([]byte, error) {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-}
-
-// waitFlag is --wait or --wait=D.
-type waitFlag struct {
-	set   bool
-	limit time.Duration // 0: without limit
-}
-
-const endless = "endless" // what --wait without a value means
-
-func (w *waitFlag) Type() string   { return "D" }
-func (w *waitFlag) String() string { return "" }
-
-func (w *waitFlag) Set(s string) error {
-	if s == endless {
-		*w = waitFlag{set: true}
-		return nil
-	}
-	var d duration
-	if err := d.Set(s); err != nil {
-		return err
-	}
-	*w = waitFlag{true, max(d.Duration, time.Nanosecond)}
-	return nil
 }
 
 // errWaited is the cause of a wait that timed out.

@@ -35,36 +35,23 @@ func (t *tool) reads(f func(ctx context.Context, conn *connection, args []string
 }
 
 // limitFlag adds --limit to a command; 0 means no limit.
-func limitFlag(cmd *cobra.Command) *limit {
-	var n limit
-	cmd.Flags().Var(&n, "limit", "print at most `N` (default: all)")
-	return &n
+func limitFlag(cmd *cobra.Command) *int {
+	var limit int
+	cmd.Flags().Func("limit", "print at most `N` (default: all)", func(s string) error {
+		n, err := strconv.Atoi(s)
+		if err != nil || n < 1 {
+			return errors.New("it takes a whole number, 1 or more")
+		}
+		limit = n
+		return nil
+	})
+	return &limit
 }
 
-type limit int
-
-func (l *limit) Type() string { return "N" }
-
-func (l *limit) String() string {
-	if *l == 0 {
-		return ""
-	}
-	return strconv.Itoa(int(*l))
-}
-
-func (l *limit) Set(s string) error {
-	n, err := strconv.Atoi(s)
-	if err != nil || n < 1 {
-		return errors.New("it takes a whole number, 1 or more")
-	}
-	*l = limit(n)
-	return nil
-}
-
-// first returns at most l items; 0 means all.
-func first[T any](items []T, l limit) []T {
-	if l > 0 {
-		return items[:min(int(l), len(items))]
+// first returns at most limit items; 0 means all.
+func first[T any](items []T, limit int) []T {
+	if limit > 0 {
+		return items[:min(limit, len(items))]
 	}
 	return items
 }
@@ -332,7 +319,7 @@ outstanding run come first, then the others, the most recently settled first.`,
 	}
 	limit, output := limitFlag(cmd), outputFlag(cmd, listFormats()...)
 	cmd.RunE = t.reads(func(ctx context.Context, conn *connection, args []string) error {
-		ticks, err := conn.reader.Ticks(ctx, args[0], int(*limit))
+		ticks, err := conn.reader.Ticks(ctx, args[0], *limit)
 		if err != nil {
 			return conn.noJob(ctx, args[0], err)
 		}

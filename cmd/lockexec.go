@@ -28,7 +28,7 @@ import (
 // execFlags are the flags of lock exec, which name the bundle.
 type execFlags struct {
 	exclusive, shared, permits []string
-	wait                       duration
+	wait                       time.Duration
 }
 
 // parts builds the request. Each of its errors is one of the command line.
@@ -48,8 +48,8 @@ func (f *execFlags) parts(cmd *cobra.Command) ([]locks.Part, error) {
 		}
 		parts = append(parts, locks.Permits(text[:at], n))
 	}
-	if f.wait.set {
-		parts = append(parts, locks.Wait(f.wait.Duration))
+	if cmd.Flags().Changed("wait") {
+		parts = append(parts, locks.Wait(f.wait))
 	}
 	return parts, nil
 }
@@ -97,15 +97,18 @@ the command started. A signal after the end of the command ends a wait for Redis
 	flags.StringArrayVar(&f.exclusive, "exclusive", nil, "`NAME` of a resource to hold exclusively; repeatable")
 	flags.StringArrayVar(&f.shared, "shared", nil, "`NAME` of a resource to hold in shared mode; repeatable")
 	flags.StringArrayVar(&f.permits, "permits", nil, "`NAME=N`: N permits of a resource; repeatable")
-	flags.Var(&f.wait, "wait", "wait at most `D` for the locks (default: without limit)")
+	flags.Func("wait", "wait at most `D` for the locks (default: without limit)", func(s string) (err error) {
+		f.wait, err = parseSpan(s)
+		return err
+	})
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		parts, err := f.parts(cmd)
 		if err != nil {
 			return err
 		}
 		limit := ""
-		if f.wait.set {
-			limit = " up to " + f.wait.Duration.String()
+		if flags.Changed("wait") {
+			limit = " up to " + f.wait.String()
 		}
 		parts = append(parts, locks.Info(execInfo(args)), locks.OnWait(func(busy *locks.BusyError) {
 			fmt.Fprintf(t.stderr, "lockstep: %s; waiting%s\n", inTheWay(busy), limit)

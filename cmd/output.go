@@ -33,40 +33,26 @@ const (
 
 // outputFlag adds -o to a command. The first format is the default.
 func outputFlag(cmd *cobra.Command, formats ...format) *format {
-	choice := &formatFlag{format: formats[0], possible: formats}
-	cmd.Flags().VarP(choice, "output", "o", "`FORMAT`: "+choice.list())
-	_ = cmd.RegisterFlagCompletionFunc("output", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
-		return strings.Split(choice.list(), ", "), cobra.ShellCompDirectiveNoFileComp
-	}) // fails only for an unknown flag
-	return &choice.format
+	choice, words := formats[0], make([]string, len(formats))
+	for i, f := range formats {
+		words[i] = string(f)
+	}
+	list := strings.Join(words, ", ")
+	cmd.Flags().FuncP("output", "o", "`FORMAT`: "+list, func(s string) error {
+		if !slices.Contains(words, s) {
+			return fmt.Errorf("it takes one of %s", list)
+		}
+		choice = format(s)
+		return nil
+	})
+	cmd.Flags().Lookup("output").DefValue = string(choice) // for the help
+	// fails only for an unknown flag
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
+	return &choice
 }
 
 // listFormats are the formats of commands that print a list.
 func listFormats() []format { return []format{tables, wide, asJSON, asYAML, names} }
-
-type formatFlag struct {
-	format   format
-	possible []format
-}
-
-func (f *formatFlag) String() string { return string(f.format) }
-func (f *formatFlag) Type() string   { return "format" }
-
-func (f *formatFlag) list() string {
-	words := make([]string, len(f.possible))
-	for i, p := range f.possible {
-		words[i] = string(p)
-	}
-	return strings.Join(words, ", ")
-}
-
-func (f *formatFlag) Set(s string) error {
-	if !slices.Contains(f.possible, format(s)) {
-		return fmt.Errorf("it takes one of %s", f.list())
-	}
-	f.format = format(s)
-	return nil
-}
 
 // column is one column of a table of Ts.
 type column[T any] struct {

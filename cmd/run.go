@@ -35,7 +35,7 @@ in the history.`,
 	cmd.Flags().StringVar(&state, "state", "", "only runs in this `STATE`: "+strings.Join(ledger.StateNames(), ", "))
 	limit, output := limitFlag(cmd), outputFlag(cmd, listFormats()...)
 	cmd.RunE = t.reads(func(ctx context.Context, conn *connection, _ []string) error {
-		runs, err := conn.reader.Runs(ctx, admin.RunFilter{Job: job, State: state, Limit: int(*limit)})
+		runs, err := conn.reader.Runs(ctx, admin.RunFilter{Job: job, State: state, Limit: *limit})
 		switch {
 		case errors.Is(err, admin.ErrInvalid):
 			return misuse(cmd, "%v", err)

@@ -177,29 +177,14 @@ func (t *tool) tickTable(ticks []tickTime, zone *time.Location, now time.Time, r
 	return t.table(titles, rows)
 }
 
-// duration is a flag for a time span, which must not be negative. Its zero value means not set.
-type duration struct {
-	time.Duration
-	set bool
-}
-
-func (d *duration) Type() string { return "D" }
-
-func (d *duration) String() string {
-	if !d.set {
-		return ""
-	}
-	return d.Duration.String()
-}
-
-func (d *duration) Set(s string) error {
-	parsed, err := time.ParseDuration(s)
+// parseSpan reads the value of a flag that takes a time span, which must not be negative.
+func parseSpan(text string) (time.Duration, error) {
+	span, err := time.ParseDuration(text)
 	switch {
 	case err != nil:
-		return errors.New("it takes a duration with its unit, such as 30s, 5m or 1h30m")
-	case parsed < 0:
-		return errors.New("it must not be negative")
+		return 0, errors.New("it takes a duration with its unit, such as 30s, 5m or 1h30m")
+	case span < 0:
+		return 0, errors.New("it must not be negative")
 	}
-	d.Duration, d.set = parsed, true
-	return nil
+	return span, nil
 }
