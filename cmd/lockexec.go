@@ -31,36 +31,28 @@ type execFlags struct {
 	wait                       time.Duration
 }
 
-// parts builds the request. Each of its errors is one of the command line.
-func (f *execFlags) parts(cmd *cobra.Command) ([]locks.Part, error) {
+// parts builds the request, and returns the names of its permits. Each of its errors is one of the
+// command line.
+func (f *execFlags) parts(cmd *cobra.Command) (parts []locks.Part, permits []string, err error) {
 	if len(f.exclusive)+len(f.shared)+len(f.permits) == 0 {
-		return nil, misuse(cmd, "no lock is named; add --exclusive NAME")
+		return nil, nil, misuse(cmd, "no lock is named; add --exclusive NAME")
 	}
-	parts := []locks.Part{locks.Exclusive(f.exclusive...), locks.Shared(f.shared...)}
+	parts = append(parts, locks.Exclusive(f.exclusive...), locks.Shared(f.shared...))
 	for _, text := range f.permits {
 		at := strings.LastIndexByte(text, '=') // a name may contain one too
 		if at < 0 {
-			return nil, misuse(cmd, "--permits %s: how many? Write --permits %s=1", text, text)
+			return nil, nil, misuse(cmd, "--permits %s: how many? Write --permits %s=1", text, text)
 		}
 		n, err := strconv.Atoi(text[at+1:])
 		if err != nil {
-			return nil, misuse(cmd, "--permits %s: %q is not a number", text, text[at+1:])
+			return nil, nil, misuse(cmd, "--permits %s: %q is not a number", text, text[at+1:])
 		}
-		parts = append(parts, locks.Permits(text[:at], n))
+		parts, permits = append(parts, locks.Permits(text[:at], n)), append(permits, text[:at])
 	}
 	if cmd.Flags().Changed("wait") {
 		parts = append(parts, locks.Wait(f.wait))
 	}
-	return parts, nil
-}
-
-// permitNames returns the names of the requested permits. parts has checked the form of each.
-func (f *execFlags) permitNames() []string {
-	var names []string
-	for _, text := range f.permits {
-		names = append(names, text[:strings.LastIndexByte(text, '=')])
-	}
-	return names
+	return parts, permits, nil
 }
 
 func (t *tool) lockExecCommand() *cobra.Command {
@@ -102,7 +94,7 @@ the command started. A signal after the end of the command ends a wait for Redis
 		return err
 	})
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		parts, err := f.parts(cmd)
+		parts, permits, err := f.parts(cmd)
 		if err != nil {
 			return err
 		}
@@ -113,7 +105,7 @@ the command started. A signal after the end of the command ends a wait for Redis
 		parts = append(parts, locks.Info(execInfo(args)), locks.OnWait(func(busy *locks.BusyError) {
 			fmt.Fprintf(t.stderr, "lockstep: %s; waiting%s\n", inTheWay(busy), limit)
 		}))
-		return t.lockExec(cmd, parts, f.permitNames(), args)
+		return t.lockExec(cmd, parts, permits, args)
 	}
 	return cmd
 }
