@@ -179,20 +179,17 @@ func leave(ctx context.Context, client *locks.Client, hold *locks.Hold, signals 
 	defer watching.Wait()
 	defer close(left)
 	watching.Go(func() {
-		var late <-chan time.Time
-		for n := 1; ; n++ {
-			select {
-			case <-left:
-				return
-			case <-signals:
-			case <-late:
-			}
-			if n == 2 {
-				stop()
-				return
-			}
-			late = time.After(briskLimit)
+		select {
+		case <-left:
+			return
+		case <-signals:
 		}
+		select {
+		case <-left:
+		case <-signals:
+		case <-time.After(briskLimit):
+		}
+		stop()
 	})
 	if hold != nil {
 		// Release ends with the session. The Close below waits for this one.
