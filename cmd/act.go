@@ -66,19 +66,28 @@ func (t *tool) confirm(ctx context.Context, a *action, format string, args ...an
 		return refuse("%s; add --yes to confirm, since stdin is not a terminal", question)
 	}
 	fmt.Fprintf(t.stderr, "lockstep: %s. Continue? [y/N] ", question)
-	answer := make(chan string, 1)
-	// A read of a terminal cannot be canceled. When ctx ends, the process exits, and the goroutine
-	// with it.
-	go func() {
-		line, _ := bufio.NewReader(t.stdin).ReadString('\n')
-		answer <- strings.ToLower(strings.TrimSpace(line))
-	}()
-	select {
-	case said := <-answer:
-		if said != "y" && said != "yes" {
-			return refuse("not confirmed; nothing was done")
-		}
+	var answer string
+	err := interruptible(ctx, func() error {
+		answer, _ = bufio.NewReader(t.stdin).ReadString('\n')
 		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if answer = strings.ToLower(strings.TrimSpace(answer)); answer != "y" && answer != "yes" {
+		return refuse("not confirmed; nothing was done")
+	}
+	return nil
+}
+
+// interruptible reads until read returns or ctx ends. A read of a terminal cannot be canceled, so
+// its goroutine may outlive the call; the process exits soon after.
+func interruptible(ctx context.Context, read func() error) error {
+	done := make(chan error, 1)
+	go func() { done <- read() }()
+	select {
+	case err := <-done:
+		return err
 	case <-ctx.Done():
 		return ctx.Err()
 	}

@@ -278,7 +278,11 @@ func (t *tool) readArgs(ctx context.Context, flag string, given bool) (json.RawM
 		}
 	} else if flag == "-" {
 		from = "stdin"
-		if text, err = readAll(ctx, t.stdin); err != nil {
+		err := interruptible(ctx, func() (err error) {
+			text, err = io.ReadAll(t.stdin)
+			return err
+		})
+		if err != nil {
 			return nil, fmt.Errorf("read the arguments from stdin: %w", err)
 		}
 	}
@@ -287,26 +291,6 @@ func (t *tool) readArgs(ctx context.Context, flag string, given bool) (json.RawM
 		return nil, refuse(`the arguments in %s are not JSON: %w; write an object, such as '{"bill_ids": [1001]}'`, from, err)
 	}
 	return value, nil
-}
-
-// readAll reads until EOF or until ctx ends. A read of a terminal cannot be canceled, so its
-// goroutine may outlive the call; the process exits soon after.
-func readAll(ctx context.Context, r io.Reader) ([]byte, error) {
-	type result struct {
-		text []byte
-		err  error
-	}
-	done := make(chan result, 1)
-	go func() {
-		text, err := io.ReadAll(r)
-		done <- result{text, err}
-	}()
-	select {
-	case r := <-done:
-		return r.text, r.err
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
 }
 
 // errWaited is the cause of a wait that timed out.
