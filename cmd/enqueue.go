@@ -183,7 +183,7 @@ func (t *tool) produce(cmd *cobra.Command, conn *connection, name string, reques
 	case *a.output != names:
 		return refuse("-o reads the ledger, which a user that may only enqueue cannot; leave out -o")
 	}
-	job, err := t.configured(cmd, name)
+	job, _, err := t.configured(cmd, name)
 	if err != nil {
 		return err
 	}
@@ -217,22 +217,23 @@ func (t *tool) produce(cmd *cobra.Command, conn *connection, name string, reques
 	return t.write(string(run) + "\n")
 }
 
-// configured returns the definition of a job in the config, or nil.
-func (t *tool) configured(cmd *cobra.Command, name string) (*jobs.Job, error) {
+// configured returns the definition of a job in the config, or else the names of the other jobs.
+func (t *tool) configured(cmd *cobra.Command, name string) (job *jobs.Job, others []string, err error) {
 	paths := configs.Find(t.flags.config, nil)
 	if len(paths) == 0 {
-		return nil, nil
+		return nil, nil, nil
 	}
 	config, err := t.load(cmd, paths, false)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	for _, job := range config.Jobs {
 		if job.Name == name {
-			return job, nil
+			return job, nil, nil
 		}
+		others = append(others, job.Name)
 	}
-	return nil, nil
+	return nil, others, nil
 }
 
 // findJob returns the definition of a job: the one that workers have registered, or else the one in
@@ -249,19 +250,11 @@ func (t *tool) findJob(cmd *cobra.Command, conn *connection, name string) (*jobs
 	if err != nil {
 		return nil, err
 	}
-	if paths := configs.Find(t.flags.config, nil); len(paths) > 0 {
-		config, err := t.load(cmd, paths, false)
-		if err != nil {
-			return nil, err
-		}
-		for _, job := range config.Jobs {
-			if job.Name == name {
-				return job, nil
-			}
-			known = append(known, job.Name)
-		}
+	job, others, err := t.configured(cmd, name)
+	if err != nil || job != nil {
+		return job, err
 	}
-	return nil, unknown("job", name, known)
+	return nil, unknown("job", name, append(known, others...))
 }
 
 // readArgs returns the arguments that --args names: JSON, a file of it, or stdin.
