@@ -218,18 +218,6 @@ func (d *demo) awaitWorkers(ctx context.Context, jobs int) (bool, error) {
 	}
 }
 
-// pause waits for d. It returns false if ctx ends first.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
-}
-
 // keepWorker keeps a worker running until ctx ends and the worker has exited. The worker's parent
 // process replaces a killed child; keepWorker replaces a parent that has exited.
 func (d *demo) keepWorker(ctx context.Context, name string) error {

@@ -27,14 +27,7 @@ func (e *embeddedRedis) close() { e.mini.Close() }
 // age lets keys expire until ctx ends: miniredis expires keys only when told how much time has
 // passed. The clock that scripts see advances by itself.
 func (e *embeddedRedis) age(ctx context.Context) {
-	ticker := time.NewTicker(time.Second)
-	defer ticker.Stop()
-	for last := time.Now(); ; {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
+	for last := time.Now(); pause(ctx, time.Second); {
 		now := time.Now()
 		e.mini.FastForward(now.Sub(last))
 		last = now

@@ -305,7 +305,7 @@ func (t *tool) follow(ctx context.Context, conn *connection, id jobs.RunID, limi
 	}
 	const first, longest = 50 * time.Millisecond, time.Second
 	state, away := ledger.State(""), false
-	for pause := first; ; pause = min(pause*5/4, longest) {
+	for wait := first; ; wait = min(wait*5/4, longest) {
 		record, output, err := conn.ledger.Find(ctx, id)
 		if err == nil {
 			if err := show(record, output); err != nil {
@@ -326,11 +326,7 @@ func (t *tool) follow(ctx context.Context, conn *connection, id jobs.RunID, limi
 		default:
 			state, away = record.State, false
 		}
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-			timer.Stop()
+		if !pause(ctx, wait) {
 			if errors.Is(context.Cause(ctx), errWaited) {
 				return exit(exitTimeout, fmt.Errorf("run %s is %s after %s; it continues", id, orUnknown(state), admin.Span(limit)))
 			}

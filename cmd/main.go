@@ -169,3 +169,15 @@ func (t *tool) listen(signals, orders <-chan os.Signal, cancel context.CancelCau
 		}
 	}
 }
+
+// pause waits for d. It returns false if ctx ends first.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

@@ -276,8 +276,7 @@ func (p *parent) attend(ctx context.Context, c *child) {
 		}
 	}
 	// a process that is being forked also holds the pipe open, until it is executed
-	timer := time.NewTimer(lastWords)
-	defer timer.Stop()
+	over := time.After(lastWords)
 	for heard != nil && !c.orderly {
 		select {
 		case n, ok := <-heard:
@@ -285,7 +284,7 @@ func (p *parent) attend(ctx context.Context, c *child) {
 				return
 			}
 			p.note(c, n)
-		case <-timer.C:
+		case <-over:
 			return
 		}
 	}
@@ -440,12 +439,8 @@ func reportDeath(ctx context.Context, book *ledger.Ledger, id locks.SessionID) e
 		if err == nil || ledger.Final(err) {
 			return err
 		}
-		timer := time.NewTimer(reportPause)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
+		if !pause(ctx, reportPause) {
 			return err
-		case <-timer.C:
 		}
 	}
 }
@@ -502,37 +497,32 @@ var burial = (*parent).killOrphans
 
 // killOrphans kills everything below this process, and reports whether all of it died in time.
 func (p *parent) killOrphans() bool {
-	limit := time.NewTimer(burialLimit)
-	defer limit.Stop()
+	limit := time.After(burialLimit)
 	for {
 		if _, none := p.reap(nil); none {
 			return true
 		}
 		guard.KillChildren()
-		again := time.NewTimer(lookAgain)
 		select {
 		case <-p.children:
-		case <-again.C:
-		case <-limit.C:
-			again.Stop()
+		case <-time.After(lookAgain):
+		case <-limit:
 			return false
 		}
-		again.Stop()
 	}
 }
 
 // rest waits before the next child is started. A request to reload the config ends the wait early,
 // since the next child reads the config. It returns false if a signal asks for the end.
 func (p *parent) rest(d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
+	over := time.After(d)
 	for {
 		select {
 		case s := <-p.signals:
 			return p.meaning(s) == syscall.SIGHUP
 		case <-p.children: // a process that could not be killed in time has exited after all
 			p.reap(nil)
-		case <-timer.C:
+		case <-over:
 			return true
 		}
 	}

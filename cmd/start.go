@@ -261,12 +261,10 @@ func stopHandlers(ctx context.Context, handlers *jobs.Registry) error {
 	defer cancel()
 	stopped := make(chan error, 1)
 	go func() { stopped <- handlers.Stop(ctx) }()
-	timer := time.NewTimer(stopLimit + stopLimit/5)
-	defer timer.Stop()
 	select {
 	case err := <-stopped:
 		return err
-	case <-timer.C:
+	case <-time.After(stopLimit + stopLimit/5):
 		return fmt.Errorf("OnStop: a function still runs %s after its context has ended", stopLimit/5)
 	}
 }
@@ -282,12 +280,8 @@ func removeLeftArgs(ctx context.Context, log *slog.Logger) {
 		if next.IsZero() {
 			return
 		}
-		timer := time.NewTimer(time.Until(next))
-		select {
-		case <-ctx.Done():
-			timer.Stop()
+		if !pause(ctx, time.Until(next)) {
 			return
-		case <-timer.C:
 		}
 	}
 }
