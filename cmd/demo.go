@@ -1,7 +1,6 @@
 package cmd
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	_ "embed"
@@ -180,14 +179,7 @@ func (d *demo) banner(jobs int) {
   who holds what:   %-24s  (in another terminal; finds the demo by itself)
   try:     kill -9 <pid of a worker>        its run moves to another worker
 
-`, d.redis.mini.Addr(), count(d.workers, "worker"), count(jobs, "job"), d.page, d.configPath(), invocation()+" lock ls"))
-}
-
-func count(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
+`, d.redis.mini.Addr(), many(d.workers, "worker"), many(jobs, "job"), d.page, d.configPath(), invocation()+" lock ls"))
 }
 
 // invocation returns how to run this program again: `go run` leaves no binary behind.
@@ -324,9 +316,7 @@ type lines struct {
 func (l *lines) print(text string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	b := bufio.NewWriter(l.w)
-	_, _ = b.WriteString(text)
-	_ = b.Flush() // if the reader has exited, SIGPIPE ends the demo
+	_, _ = io.WriteString(l.w, text) // if the reader has exited, SIGPIPE ends the demo
 }
 
 // say prints one line that begins with the time.

@@ -328,18 +328,11 @@ func (t *tool) follow(ctx context.Context, conn *connection, id jobs.RunID, limi
 		}
 		if !pause(ctx, wait) {
 			if errors.Is(context.Cause(ctx), errWaited) {
-				return exit(exitTimeout, fmt.Errorf("run %s is %s after %s; it continues", id, orUnknown(state), admin.Span(limit)))
+				return exit(exitTimeout, fmt.Errorf("run %s is %s after %s; it continues", id, cmp.Or(state, "not seen"), admin.Span(limit)))
 			}
 			return ctx.Err()
 		}
 	}
-}
-
-func orUnknown(state ledger.State) string {
-	if state == "" {
-		return "not seen"
-	}
-	return string(state)
 }
 
 // outcome returns an error unless the run succeeded.
