@@ -244,7 +244,7 @@ func (d *demo) runWorker(ctx context.Context, name string) (pid int, ended strin
 	defer func() { _ = logged.Close() }() // only the worker writes to it
 	child := exec.Command(self, "start", "--demo-worker", "--config", d.configPath(), "--redis", d.redis.url())
 	child.Args[0] = os.Args[0]
-	child.Env = append(withoutSettings(os.Environ()), "LOCKSTEP_WORKER__NAME="+name)
+	child.Env = append(configs.WithoutSettings(os.Environ()), "LOCKSTEP_WORKER__NAME="+name)
 	child.Stdout, child.Stderr = logged, logged
 	// The worker has a process group of its own: Ctrl-C on the terminal reaches only this process,
 	// which then tells the workers.
@@ -283,17 +283,6 @@ func (d *demo) runWorker(ctx context.Context, name string) (pid int, ended strin
 		return child.Process.Pid, "", fmt.Errorf("worker %s ended: %w: %s", name, err, lastLine(logged.Name()))
 	}
 	return child.Process.Pid, "", err
-}
-
-// withoutSettings returns an environment without the variables that lockstep reads.
-func withoutSettings(environ []string) []string {
-	var kept []string
-	for _, entry := range environ {
-		if !strings.HasPrefix(entry, "LOCKSTEP_") && !strings.HasPrefix(entry, "REDIS_URL=") {
-			kept = append(kept, entry)
-		}
-	}
-	return kept
 }
 
 // lastLine returns the last line of a file. In a worker's log, it explains why the worker ended.
