@@ -30,10 +30,10 @@ const (
 
 // finding is one line of doctor's report.
 type finding struct {
-	Level   string  `json:"level"`
-	Topic   string  `json:"topic"`
-	On      *string `json:"on"` // a worker, a queue or a node of a cluster; null: everything
-	Finding string  `json:"finding"`
+	Level   string     `json:"level"`
+	Topic   string     `json:"topic"`
+	On      admin.Text `json:"on"` // a worker, a queue or a node of a cluster; null: everything
+	Finding string     `json:"finding"`
 }
 
 // clocksApart is how far off a clock may be before doctor reports it. Ticks and locks follow the
@@ -87,12 +87,7 @@ func doctorView(t *tool) view[finding] {
 	return view[finding]{columns: []column[finding]{
 		{title: "level", cell: func(f finding) string { return t.state(f.Level) }},
 		{title: "topic", cell: func(f finding) string { return f.Topic }},
-		{title: "on", cell: func(f finding) string {
-			if f.On == nil {
-				return ""
-			}
-			return *f.On
-		}},
+		{title: "on", cell: func(f finding) string { return string(f.On) }},
 		{title: "finding", cell: func(f finding) string { return f.Finding }},
 	}}
 }
@@ -105,11 +100,7 @@ type doctor struct {
 }
 
 func (d *doctor) say(level, topic, on, format string, args ...any) {
-	f := finding{Level: level, Topic: topic, Finding: fmt.Sprintf(format, args...)}
-	if on != "" {
-		f.On = &on
-	}
-	d.findings = append(d.findings, f)
+	d.findings = append(d.findings, finding{level, topic, admin.Text(on), fmt.Sprintf(format, args...)})
 }
 
 // verdict prints how many errors and warnings were found, and returns the error to exit with.

@@ -3,11 +3,11 @@ package cmd
 import (
 	"context"
 	"strconv"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"lockstep/scheduler/admin"
-	"lockstep/scheduler/queue"
 )
 
 func (t *tool) queueCommand() *cobra.Command {
@@ -17,27 +17,15 @@ func (t *tool) queueCommand() *cobra.Command {
 
 // queueLine is a queue in JSON. The numbers count deliveries and tasks of plain asynq clients.
 type queueLine struct {
-	Queue     string  `json:"queue"`
-	Namespace *string `json:"namespace"` // null when no lockstep worker has served it
-	Paused    bool    `json:"paused"`
-	Pending   int64   `json:"pending"`
-	Active    int64   `json:"active"`
-	Scheduled int64   `json:"scheduled"`
-	Retry     int64   `json:"retry"`
-	Archived  int64   `json:"archived"`
-	Latency   float64 `json:"latency_seconds"` // how long the oldest pending one has waited
-	info      queue.Info
-}
-
-func newQueueLine(info queue.Info) queueLine {
-	line := queueLine{
-		Queue: info.Name, Paused: info.Paused, Pending: info.Pending, Active: info.Active, Scheduled: info.Scheduled,
-		Retry: info.Retry, Archived: info.Archived, Latency: float64(info.Latency.Milliseconds()) / 1000, info: info,
-	}
-	if info.Namespace != "" {
-		line.Namespace = &info.Namespace
-	}
-	return line
+	Queue     string        `json:"queue"`
+	Namespace admin.Text    `json:"namespace"` // null when no lockstep worker has served it
+	Paused    bool          `json:"paused"`
+	Pending   int64         `json:"pending"`
+	Active    int64         `json:"active"`
+	Scheduled int64         `json:"scheduled"`
+	Retry     int64         `json:"retry"`
+	Archived  int64         `json:"archived"`
+	Latency   admin.Seconds `json:"latency_seconds"` // how long the oldest pending one has waited
 }
 
 func (t *tool) queueLsCommand() *cobra.Command {
@@ -56,7 +44,10 @@ see lockstep run ls.`,
 		}
 		lines := make([]queueLine, len(infos))
 		for i, info := range infos {
-			lines[i] = newQueueLine(info)
+			lines[i] = queueLine{
+				Queue: info.Name, Namespace: admin.Text(info.Namespace), Paused: info.Paused, Pending: info.Pending, Active: info.Active,
+				Scheduled: info.Scheduled, Retry: info.Retry, Archived: info.Archived, Latency: admin.Seconds(info.Latency),
+			}
 		}
 		return queueView().print(t, *output, first(lines, *limit))
 	})
@@ -70,7 +61,7 @@ func queueView() view[queueLine] {
 		name: func(q queueLine) string { return q.Queue },
 		columns: []column[queueLine]{
 			{title: "queue", cell: func(q queueLine) string { return q.Queue }},
-			{title: "namespace", cell: func(q queueLine) string { return q.info.Namespace }},
+			{title: "namespace", cell: func(q queueLine) string { return string(q.Namespace) }},
 			{title: "state", cell: func(q queueLine) string {
 				if q.Paused {
 					return "paused"
@@ -83,7 +74,7 @@ func queueView() view[queueLine] {
 				if q.Pending == 0 {
 					return ""
 				}
-				return admin.Age(q.info.Latency)
+				return admin.Age(time.Duration(q.Latency))
 			}},
 			{title: "scheduled", wide: true, cell: func(q queueLine) string { return count(q.Scheduled) }},
 			{title: "retry", wide: true, cell: func(q queueLine) string { return count(q.Retry) }},
