@@ -1,6 +1,7 @@
 package cmd
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -13,18 +14,12 @@ import (
 	"lockstep/jobs"
 )
 
-// jobChange is how a config would change one job.
-type jobChange struct {
-	Job    string           `json:"job"`
-	Change string           `json:"change"` // added, removed or changed
-	Keys   []configs.Change `json:"keys"`   // of a changed job
-}
-
-// permitChange is how a config would change permits.
-type permitChange struct {
-	Permits string           `json:"permits"`
-	Change  string           `json:"change"` // as in jobChange
-	Keys    []configs.Change `json:"keys"`
+// change is how a config would change a job, or the permits of one name.
+type change struct {
+	Job     string           `json:"job,omitempty"`
+	Permits string           `json:"permits,omitempty"`
+	Change  string           `json:"change"`         // added, removed or changed
+	Keys    []configs.Change `json:"keys"`           // if it is changed
 	Note    string           `json:"note,omitempty"` // why the change would not take effect
 }
 
@@ -66,18 +61,11 @@ that the config does not have are not looked up in Redis. If a limit would not c
 				permits[i].Note = notTaken(name, before.Permits[name], config.Permits[name])
 			}
 		}
-		changes := compareJobs(before.Jobs, config.Jobs)
+		changes := append(permits, compareJobs(before.Jobs, config.Jobs)...)
 		if *output != text {
-			list := make([]any, 0, len(permits)+len(changes))
-			for _, change := range permits {
-				list = append(list, change)
-			}
-			for _, change := range changes {
-				list = append(list, change)
-			}
-			return t.encode(*output, list)
+			return t.encode(*output, changes)
 		}
-		return t.printChanges(permits, changes)
+		return t.printChanges(changes)
 	}
 	return cmd
 }
@@ -104,34 +92,56 @@ func (t *tool) registered(cmd *cobra.Command, config *configs.Config) (*configs.
 	return before, err
 }
 
-// comparePermits lists the changes from one set of permits to another, by name.
-func comparePermits(before, after map[string]configs.Permit) (changes []permitChange) {
-	names := maps.Clone(before)
-	maps.Copy(names, after)
-	for _, name := range slices.Sorted(maps.Keys(names)) {
-		was, is := before[name], after[name]
-		change := permitChange{Permits: name, Change: "changed", Keys: []configs.Change{}}
+// compare lists the changes from one set of definitions to another, by name. start begins the
+// change of a name, and keys lists what differs between two definitions.
+func compare[T any](before, after map[string]T, start func(name string) change, keys func(was, is T) []configs.Change) []change {
+	changes := []change{}
+	names := slices.AppendSeq(slices.Collect(maps.Keys(before)), maps.Keys(after))
+	slices.Sort(names)
+	for _, name := range slices.Compact(names) {
+		was, old := before[name]
+		is, current := after[name]
+		c := start(name)
+		c.Keys = []configs.Change{}
 		switch {
-		case was == configs.Permit{}: // no permits have a limit of 0
-			change.Change = "added"
-		case is == configs.Permit{}:
-			change.Change = "removed"
-		case was == is:
-			continue
+		case !old:
+			c.Change = "added"
+		case !current:
+			c.Change = "removed"
 		default:
-			if was.Limit != is.Limit {
-				change.Keys = append(change.Keys, configs.Change{Key: "limit", Old: was.Limit, New: is.Limit})
-			}
-			if was.Version != is.Version {
-				change.Keys = append(change.Keys, configs.Change{Key: "version", Old: was.Version, New: is.Version})
-			}
-			if was.Description != is.Description {
-				change.Keys = append(change.Keys, configs.Change{Key: "description", Old: unlessEmpty(was.Description), New: unlessEmpty(is.Description)})
+			c.Change, c.Keys = "changed", keys(was, is)
+			if len(c.Keys) == 0 {
+				continue
 			}
 		}
-		changes = append(changes, change)
+		changes = append(changes, c)
 	}
 	return changes
+}
+
+func compareJobs(before, after []*jobs.Job) []change {
+	byName := func(list []*jobs.Job) map[string]*jobs.Job {
+		named := make(map[string]*jobs.Job, len(list))
+		for _, job := range list {
+			named[job.Name] = job
+		}
+		return named
+	}
+	return compare(byName(before), byName(after), func(name string) change { return change{Job: name} }, configs.Changes)
+}
+
+func comparePermits(before, after map[string]configs.Permit) []change {
+	return compare(before, after, func(name string) change { return change{Permits: name} }, func(was, is configs.Permit) (keys []configs.Change) {
+		note := func(key string, was, is any) {
+			if was != is {
+				keys = append(keys, configs.Change{Key: key, Old: was, New: is})
+			}
+		}
+		note("limit", was.Limit, is.Limit)
+		note("version", was.Version, is.Version)
+		note("description", unlessEmpty(was.Description), unlessEmpty(is.Description))
+		return keys
+	})
 }
 
 // unlessEmpty returns nil for an empty string.
@@ -153,58 +163,26 @@ func notTaken(name string, declared, config configs.Permit) string {
 	return fmt.Sprintf("workers would refuse this config: raise permits.%s.version above %d to change the limit", name, declared.Version)
 }
 
-// compareJobs lists the changes from one set of jobs to another, by name.
-func compareJobs(before, after []*jobs.Job) []jobChange {
-	old := make(map[string]*jobs.Job, len(before))
-	for _, job := range before {
-		old[job.Name] = job
-	}
-	changes := []jobChange{}
-	for _, job := range after {
-		was, there := old[job.Name]
-		delete(old, job.Name)
-		if !there {
-			changes = append(changes, jobChange{job.Name, "added", []configs.Change{}})
-			continue
-		}
-		if keys := configs.Changes(was, job); len(keys) > 0 {
-			changes = append(changes, jobChange{job.Name, "changed", keys})
-		}
-	}
-	for name := range old {
-		changes = append(changes, jobChange{name, "removed", []configs.Change{}})
-	}
-	slices.SortFunc(changes, func(a, b jobChange) int { return strings.Compare(a.Job, b.Job) })
-	return changes
-}
-
-func (t *tool) printChanges(permits []permitChange, changes []jobChange) error {
-	if len(permits)+len(changes) == 0 {
+func (t *tool) printChanges(changes []change) error {
+	if len(changes) == 0 {
 		return t.write("no changes\n")
 	}
+	shown := func(value any) string {
+		if value == nil {
+			return "(none)"
+		}
+		return oneLine(inline(value))
+	}
 	var b strings.Builder
-	one := func(name, kind string, keys []configs.Change) {
-		sign := map[string]string{"added": "+", "removed": "-", "changed": "~"}[kind]
-		fmt.Fprintf(&b, "%s %s\n", sign, name)
-		for _, key := range keys {
-			was, is := inline(key.Old), inline(key.New)
-			if key.Old == nil {
-				was = "(none)"
-			}
-			if key.New == nil {
-				is = "(none)"
-			}
-			fmt.Fprintf(&b, "    %s: %s -> %s\n", key.Key, oneLine(was), oneLine(is))
+	for _, c := range changes {
+		sign := map[string]string{"added": "+", "removed": "-", "changed": "~"}[c.Change]
+		fmt.Fprintf(&b, "%s %s\n", sign, cmp.Or(c.Job, "permits "+c.Permits))
+		for _, key := range c.Keys {
+			fmt.Fprintf(&b, "    %s: %s -> %s\n", key.Key, shown(key.Old), shown(key.New))
 		}
-	}
-	for _, change := range permits {
-		one("permits "+change.Permits, change.Change, change.Keys)
-		if change.Note != "" {
-			fmt.Fprintf(&b, "    %s\n", change.Note)
+		if c.Note != "" {
+			fmt.Fprintf(&b, "    %s\n", c.Note)
 		}
-	}
-	for _, change := range changes {
-		one(change.Job, change.Change, change.Keys)
 	}
 	return t.write(b.String())
 }
