@@ -500,42 +500,35 @@ First remove the permits from the config of every worker: a worker that has them
 }
 
 func (t *tool) auditCommand() *cobra.Command {
-	cmd := &cobra.Command{
+	return list(t, &cobra.Command{
 		Use: "audit", Short: "List actions: actor, time, action, target and reason",
 		Long: `List the actions of people and programs on jobs, runs, locks, queues and workers, the latest first. Entries are kept
 for 90 days, at most 50,000 of them. Repeats are one entry with their number: the same actor did the same to the
 same target within ten minutes, or asked for runs of the same job within an hour.`,
 		Args: noArgs,
-	}
-	limit, output := limitFlag(cmd), outputFlag(cmd, listFormats()...)
-	cmd.RunE = t.reads(func(ctx context.Context, conn *connection, _ []string) error {
-		acts, err := conn.reader.Audit(ctx, *limit)
-		if err != nil {
-			return err
-		}
-		now, err := conn.now(ctx)
-		if err != nil {
-			return err
-		}
-		return view[admin.Act]{
-			none: "no actions yet",
-			name: func(a admin.Act) string { return a.ID },
-			columns: []column[admin.Act]{
-				{title: "when", cell: func(a admin.Act) string { return ago(now, a.At.Time) }},
-				{title: "who", cell: func(a admin.Act) string { return a.Who }},
-				{title: "what", cell: func(a admin.Act) string {
-					if a.Times > 1 {
-						return fmt.Sprintf("%s (%d times)", a.What, a.Times)
-					}
-					return a.What
-				}},
-				{title: "on", cell: func(a admin.Act) string { return a.On }},
-				{title: "detail", cell: func(a admin.Act) string { return string(a.Detail) }},
-				{title: "why", cell: func(a admin.Act) string { return string(a.Why) }},
-				{title: "at", wide: true, cell: func(a admin.Act) string { return a.At.String() }},
-				{title: "first at", wide: true, cell: func(a admin.Act) string { return a.FirstAt.String() }},
-			},
-		}.print(t, *output, acts)
+	}, actView, func(ctx context.Context, conn *connection, _ []string, limit int) ([]admin.Act, error) {
+		return conn.reader.Audit(ctx, limit)
 	})
-	return cmd
+}
+
+func actView(now time.Time) view[admin.Act] {
+	return view[admin.Act]{
+		none: "no actions yet",
+		name: func(a admin.Act) string { return a.ID },
+		columns: []column[admin.Act]{
+			{title: "when", cell: func(a admin.Act) string { return ago(now, a.At.Time) }},
+			{title: "who", cell: func(a admin.Act) string { return a.Who }},
+			{title: "what", cell: func(a admin.Act) string {
+				if a.Times > 1 {
+					return fmt.Sprintf("%s (%d times)", a.What, a.Times)
+				}
+				return a.What
+			}},
+			{title: "on", cell: func(a admin.Act) string { return a.On }},
+			{title: "detail", cell: func(a admin.Act) string { return string(a.Detail) }},
+			{title: "why", cell: func(a admin.Act) string { return string(a.Why) }},
+			{title: "at", wide: true, cell: func(a admin.Act) string { return a.At.String() }},
+			{title: "first at", wide: true, cell: func(a admin.Act) string { return a.FirstAt.String() }},
+		},
+	}
 }

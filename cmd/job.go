@@ -1,6 +1,7 @@
 package cmd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -72,22 +73,16 @@ func (t *tool) jobLsCommand() *cobra.Command {
 		Args: noArgs,
 	}
 	cmd.Flags().StringVar(&note, "note", "", "list only jobs with this `NOTE`")
-	limit, output := limitFlag(cmd), outputFlag(cmd, listFormats()...)
-	cmd.RunE = t.reads(func(ctx context.Context, conn *connection, _ []string) error {
+	return list(t, cmd, t.jobView, func(ctx context.Context, conn *connection, _ []string, _ int) ([]admin.Job, error) {
 		jobs, err := conn.reader.Jobs(ctx)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if jobs, err = admin.Noted(jobs, note); err != nil {
-			return misuse(cmd, "%v", err)
+			return nil, misuse(cmd, "%v", err)
 		}
-		now, err := conn.now(ctx)
-		if err != nil {
-			return err
-		}
-		return t.jobView(now).print(t, *output, first(jobs, *limit))
+		return jobs, nil
 	})
-	return cmd
 }
 
 func (t *tool) jobView(now time.Time) view[admin.Job] {
@@ -155,7 +150,8 @@ func (t *tool) jobShowCommand() *cobra.Command {
 	return cmd
 }
 
-// noJob explains an error that means that no job has this name. It suggests similar names.
+// noJob explains an error that means that no job has this name. It suggests similar names. It
+// returns any other error, or nil, as it is.
 func (c *connection) noJob(ctx context.Context, name string, err error) error {
 	if !errors.Is(err, ledger.ErrUnknown) {
 		return err
@@ -250,47 +246,34 @@ func (t *tool) jobNextCommand() *cobra.Command {
 		Args: atMostOneArg("a JOB"),
 	}
 	cmd.Flags().IntVarP(&n, "number", "n", 0, "how many `TICKS` of each job (default: 10 for one job, 1 for all)")
-	limit, output := limitFlag(cmd), outputFlag(cmd, listFormats()...)
-	cmd.RunE = t.reads(func(ctx context.Context, conn *connection, args []string) error {
+	zones := make(map[string]*time.Location) // of the listed jobs
+	show := func(time.Time) view[admin.NextTick] { return nextView(zones) }
+	return list(t, cmd, show, func(ctx context.Context, conn *connection, args []string, _ int) ([]admin.NextTick, error) {
 		job, count := "", 1
 		if len(args) > 0 {
 			job, count = args[0], 10
 		}
 		if n < 0 {
-			return misuse(cmd, "-n %d is negative", n)
+			return nil, misuse(cmd, "-n %d is negative", n)
 		}
 		if n > 0 {
 			count = n
 		}
 		ticks, err := conn.reader.Next(ctx, job, count)
 		if err != nil {
-			return conn.noJob(ctx, job, err)
+			return nil, conn.noJob(ctx, job, err)
 		}
-		zones, err := conn.zones(ctx)
-		if err != nil {
-			return err
+		records, err := conn.ledger.Jobs(ctx)
+		for _, record := range records {
+			if zone, err := cronspec.LoadZone(record.Job.Timezone); err == nil {
+				zones[record.Job.Name] = zone
+			}
 		}
-		return nextView(zones).print(t, *output, first(ticks, *limit))
+		return ticks, err
 	})
-	return cmd
 }
 
-// zones returns the time zone of each job.
-func (c *connection) zones(ctx context.Context) (map[string]*time.Location, error) {
-	records, err := c.ledger.Jobs(ctx)
-	if err != nil {
-		return nil, err
-	}
-	zones := make(map[string]*time.Location, len(records))
-	for _, record := range records {
-		zones[record.Job.Name] = time.UTC
-		if zone, err := cronspec.LoadZone(record.Job.Timezone); err == nil {
-			zones[record.Job.Name] = zone
-		}
-	}
-	return zones, nil
-}
-
+// nextView shows UTC for a job without a zone.
 func nextView(zones map[string]*time.Location) view[admin.NextTick] {
 	return view[admin.NextTick]{
 		none: "no ticks to come",
@@ -298,11 +281,7 @@ func nextView(zones map[string]*time.Location) view[admin.NextTick] {
 		columns: []column[admin.NextTick]{
 			{title: "job", cell: func(n admin.NextTick) string { return n.Job }},
 			{title: "local", cell: func(n admin.NextTick) string {
-				zone := zones[n.Job]
-				if zone == nil {
-					zone = time.UTC
-				}
-				return n.Tick.In(zone).Format("Mon 2006-01-02 15:04:05 MST")
+				return n.Tick.In(cmp.Or(zones[n.Job], time.UTC)).Format("Mon 2006-01-02 15:04:05 MST")
 			}},
 			{title: "UTC", cell: func(n admin.NextTick) string { return n.Tick.String() }},
 			{title: "due", cell: func(n admin.NextTick) string { return "in " + admin.Age(time.Duration(n.In)) }},
@@ -311,25 +290,15 @@ func nextView(zones map[string]*time.Location) view[admin.NextTick] {
 }
 
 func (t *tool) jobHistoryCommand() *cobra.Command {
-	cmd := &cobra.Command{
+	return list(t, &cobra.Command{
 		Use: "history JOB", Short: "List the ticks of a job and their outcomes",
 		Long: `List the ticks of a job and their outcomes, including skipped and missed ticks, with the reasons. Ticks with an
 outstanding run come first, then the others, the most recently settled first.`,
 		Args: oneArg("a JOB"),
-	}
-	limit, output := limitFlag(cmd), outputFlag(cmd, listFormats()...)
-	cmd.RunE = t.reads(func(ctx context.Context, conn *connection, args []string) error {
-		ticks, err := conn.reader.Ticks(ctx, args[0], *limit)
-		if err != nil {
-			return conn.noJob(ctx, args[0], err)
-		}
-		now, err := conn.now(ctx)
-		if err != nil {
-			return err
-		}
-		return t.tickView(now).print(t, *output, ticks)
+	}, t.tickView, func(ctx context.Context, conn *connection, args []string, limit int) ([]admin.Tick, error) {
+		ticks, err := conn.reader.Ticks(ctx, args[0], limit)
+		return ticks, conn.noJob(ctx, args[0], err)
 	})
-	return cmd
 }
 
 func (t *tool) tickView(now time.Time) view[admin.Tick] {

@@ -241,7 +241,7 @@ func (t *tool) showLock(lock *admin.Lock) error {
 	if err := t.write("\n"); err != nil {
 		return err
 	}
-	return waitView().print(t, tables, lock.Waits)
+	return waitView(time.Time{}).print(t, tables, lock.Waits)
 }
 
 // wantedBack names the actor that asks for a lock back, with the reason.
@@ -261,19 +261,13 @@ func wantedBack(asked *admin.Asked) string {
 }
 
 func (t *tool) lockWaitsCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "waits", Short: "List what waits for locks, in order, and what blocks it", Args: noArgs}
-	limit, output := limitFlag(cmd), outputFlag(cmd, listFormats()...)
-	cmd.RunE = t.reads(func(ctx context.Context, conn *connection, _ []string) error {
-		waits, err := conn.reader.Waits(ctx)
-		if err != nil {
-			return err
-		}
-		return waitView().print(t, *output, first(waits, *limit))
-	})
-	return cmd
+	return list(t, &cobra.Command{Use: "waits", Short: "List what waits for locks, in order, and what blocks it", Args: noArgs},
+		waitView, func(ctx context.Context, conn *connection, _ []string, _ int) ([]admin.Wait, error) {
+			return conn.reader.Waits(ctx)
+		})
 }
 
-func waitView() view[admin.Wait] {
+func waitView(time.Time) view[admin.Wait] {
 	return view[admin.Wait]{
 		none: "nothing waits",
 		name: func(w admin.Wait) string { return string(w.ID) },

@@ -3,6 +3,7 @@ package cmd
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -53,6 +54,25 @@ func outputFlag(cmd *cobra.Command, formats ...format) *format {
 
 // listFormats are the formats of commands that print a list.
 func listFormats() []format { return []format{tables, wide, asJSON, asYAML, names} }
+
+// list completes a command that prints a list. read returns the items, all or at most limit of them;
+// show defines how they are printed at an instant, the server's time.
+func list[T any](t *tool, cmd *cobra.Command, show func(now time.Time) view[T],
+	read func(ctx context.Context, conn *connection, args []string, limit int) ([]T, error)) *cobra.Command {
+	limit, output := limitFlag(cmd), outputFlag(cmd, listFormats()...)
+	cmd.RunE = t.reads(func(ctx context.Context, conn *connection, args []string) error {
+		items, err := read(ctx, conn, args, *limit)
+		if err != nil {
+			return err
+		}
+		now, err := conn.now(ctx)
+		if err != nil {
+			return err
+		}
+		return show(now).print(t, *output, first(items, *limit))
+	})
+	return cmd
+}
 
 // column is one column of a table of Ts.
 type column[T any] struct {

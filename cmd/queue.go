@@ -29,19 +29,14 @@ type queueLine struct {
 }
 
 func (t *tool) queueLsCommand() *cobra.Command {
-	cmd := &cobra.Command{
+	return list(t, &cobra.Command{
 		Use: "ls", Aliases: []string{"list"}, Short: "List the queues and their contents",
 		Long: `List the queues of this Redis and their contents. The numbers count deliveries, which are the messages that bring
 due runs to a worker, and tasks of plain asynq clients. Runs that are running or wait for a lock are in no queue:
 see lockstep run ls.`,
 		Args: noArgs,
-	}
-	limit, output := limitFlag(cmd), outputFlag(cmd, listFormats()...)
-	cmd.RunE = t.reads(func(ctx context.Context, conn *connection, _ []string) error {
+	}, queueView, func(ctx context.Context, conn *connection, _ []string, _ int) ([]queueLine, error) {
 		infos, err := conn.queue.Queues(ctx)
-		if err != nil {
-			return err
-		}
 		lines := make([]queueLine, len(infos))
 		for i, info := range infos {
 			lines[i] = queueLine{
@@ -49,12 +44,11 @@ see lockstep run ls.`,
 				Scheduled: info.Scheduled, Retry: info.Retry, Archived: info.Archived, Latency: admin.Seconds(info.Latency),
 			}
 		}
-		return queueView().print(t, *output, first(lines, *limit))
+		return lines, err
 	})
-	return cmd
 }
 
-func queueView() view[queueLine] {
+func queueView(time.Time) view[queueLine] {
 	count := func(n int64) string { return strconv.FormatInt(n, 10) }
 	return view[queueLine]{
 		none: "no queues: no worker has served one yet",

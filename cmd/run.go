@@ -33,22 +33,13 @@ in the history.`,
 	}
 	cmd.Flags().StringVar(&job, "job", "", "only runs of this `JOB`")
 	cmd.Flags().StringVar(&state, "state", "", "only runs in this `STATE`: "+strings.Join(ledger.StateNames(), ", "))
-	limit, output := limitFlag(cmd), outputFlag(cmd, listFormats()...)
-	cmd.RunE = t.reads(func(ctx context.Context, conn *connection, _ []string) error {
-		runs, err := conn.reader.Runs(ctx, admin.RunFilter{Job: job, State: state, Limit: *limit})
-		switch {
-		case errors.Is(err, admin.ErrInvalid):
-			return misuse(cmd, "%v", err)
-		case err != nil:
-			return conn.noJob(ctx, job, err)
+	return list(t, cmd, t.runView, func(ctx context.Context, conn *connection, _ []string, limit int) ([]admin.Run, error) {
+		runs, err := conn.reader.Runs(ctx, admin.RunFilter{Job: job, State: state, Limit: limit})
+		if errors.Is(err, admin.ErrInvalid) {
+			return nil, misuse(cmd, "%v", err)
 		}
-		now, err := conn.now(ctx)
-		if err != nil {
-			return err
-		}
-		return t.runView(now).print(t, *output, runs)
+		return runs, conn.noJob(ctx, job, err)
 	})
-	return cmd
 }
 
 func (t *tool) runView(now time.Time) view[admin.Run] {

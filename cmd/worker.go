@@ -23,20 +23,10 @@ func (t *tool) workerCommand() *cobra.Command {
 }
 
 func (t *tool) workerLsCommand() *cobra.Command {
-	cmd := &cobra.Command{Use: "ls", Aliases: []string{"list"}, Short: "List the workers", Args: noArgs}
-	limit, output := limitFlag(cmd), outputFlag(cmd, listFormats()...)
-	cmd.RunE = t.reads(func(ctx context.Context, conn *connection, _ []string) error {
-		workers, err := conn.reader.Workers(ctx)
-		if err != nil {
-			return err
-		}
-		now, err := conn.now(ctx)
-		if err != nil {
-			return err
-		}
-		return t.workerView(now).print(t, *output, first(workers, *limit))
-	})
-	return cmd
+	return list(t, &cobra.Command{Use: "ls", Aliases: []string{"list"}, Short: "List the workers", Args: noArgs},
+		t.workerView, func(ctx context.Context, conn *connection, _ []string, _ int) ([]admin.Worker, error) {
+			return conn.reader.Workers(ctx)
+		})
 }
 
 func (t *tool) workerView(now time.Time) view[admin.Worker] {
