@@ -40,35 +40,30 @@ func whoAmI() string {
 	return name + "@" + host
 }
 
-// action holds the flags that all commands which change something share.
+// action is what a command needs that changes something: the operator, and the flags that all such
+// commands share.
 type action struct {
+	*tool
+	*admin.Operator
 	reason string
 	yes    bool
-}
-
-// flags adds --reason to a command and, if the command asks before it acts, --yes.
-func (a *action) flags(cmd *cobra.Command, asks bool) {
-	cmd.Flags().StringVar(&a.reason, "reason", "", "the reason, for the audit: `TEXT`")
-	if asks {
-		cmd.Flags().BoolVar(&a.yes, "yes", false, "do not ask for confirmation")
-	}
 }
 
 func (a *action) by() admin.Actor { return admin.Actor{Who: whoAmI(), Why: a.reason} }
 
 // confirm asks the user whether to go ahead. Without a terminal it refuses, unless --yes is given.
-func (t *tool) confirm(ctx context.Context, a *action, format string, args ...any) error {
+func (a *action) confirm(ctx context.Context, format string, args ...any) error {
 	if a.yes {
 		return nil
 	}
 	question := fmt.Sprintf(format, args...)
-	if !isTerminal(t.stdin) {
+	if !isTerminal(a.stdin) {
 		return refuse("%s; add --yes to confirm, since stdin is not a terminal", question)
 	}
-	fmt.Fprintf(t.stderr, "lockstep: %s. Continue? [y/N] ", question)
+	fmt.Fprintf(a.stderr, "lockstep: %s. Continue? [y/N] ", question)
 	var answer string
 	err := interruptible(ctx, func() error {
-		answer, _ = bufio.NewReader(t.stdin).ReadString('\n')
+		answer, _ = bufio.NewReader(a.stdin).ReadString('\n')
 		return nil
 	})
 	if err != nil {
@@ -93,10 +88,31 @@ func interruptible(ctx context.Context, read func() error) error {
 	}
 }
 
-// does makes the RunE of a command that connects and acts. Refusals exit with exitUsage.
-func (t *tool) does(f func(ctx context.Context, conn *connection, o *admin.Operator, args []string) error) func(*cobra.Command, []string) error {
+// Whether a command asks for confirmation before it acts.
+const (
+	atOnce = false
+	asks   = true
+)
+
+// acts completes a command that changes the thing that its argument names. It adds --reason and,
+// if the command asks before it acts, --yes.
+func (t *tool) acts(confirms bool, cmd *cobra.Command, f func(ctx context.Context, conn *connection, a *action, name string) error) *cobra.Command {
+	a := &action{tool: t}
+	cmd.Flags().StringVar(&a.reason, "reason", "", "the reason, for the audit: `TEXT`")
+	if confirms {
+		cmd.Flags().BoolVar(&a.yes, "yes", false, "do not ask for confirmation")
+	}
+	cmd.RunE = t.refusing(func(ctx context.Context, conn *connection, args []string) error {
+		a.Operator = t.operator(conn)
+		return f(ctx, conn, a, args[0])
+	})
+	return cmd
+}
+
+// refusing makes the RunE of a command that connects. Refusals exit with exitUsage.
+func (t *tool) refusing(f func(ctx context.Context, conn *connection, args []string) error) func(*cobra.Command, []string) error {
 	return t.reads(func(ctx context.Context, conn *connection, args []string) error {
-		err := f(ctx, conn, t.operator(conn), args)
+		err := f(ctx, conn, args)
 		for _, refusal := range []error{ledger.ErrRefused, admin.ErrInvalid, jobs.ErrSignature, jobs.ErrUnknownKeys, jobs.ErrTooLarge, queue.ErrOwned, locks.ErrStale, locks.ErrInvalid} {
 			if errors.Is(err, refusal) {
 				return exit(exitUsage, err)
@@ -126,16 +142,13 @@ type toggle struct {
 }
 
 func (t *tool) toggle(of toggle) *cobra.Command {
-	var a action
-	a.flags(of.command, false)
-	of.command.RunE = t.does(func(ctx context.Context, conn *connection, o *admin.Operator, args []string) error {
-		news, err := of.do(o, ctx, args[0], a.by())
+	return t.acts(atOnce, of.command, func(ctx context.Context, conn *connection, a *action, name string) error {
+		news, err := of.do(a.Operator, ctx, name, a.by())
 		if err != nil {
-			return of.unknown(conn, ctx, args[0], err)
+			return of.unknown(conn, ctx, name, err)
 		}
-		return t.said(news, args[0]+of.done, args[0]+of.already)
+		return t.said(news, name+of.done, name+of.already)
 	})
-	return of.command
 }
 
 func (t *tool) jobPauseCommand() *cobra.Command {
@@ -153,28 +166,24 @@ func (t *tool) jobResumeCommand() *cobra.Command {
 }
 
 func (t *tool) jobForgetCommand() *cobra.Command {
-	var a action
-	cmd := &cobra.Command{
+	return t.acts(asks, &cobra.Command{
 		Use: "forget JOB", Short: "Remove the data of a job that no worker carries",
 		Long: `Remove the data of a job that was removed from the config: its definition, its cursor and its history. This is
 refused while a worker carries the job or a run of it is outstanding. If the job comes back, it is a new one, and the
 ticks that it has missed have no line in its history.`,
 		Args: oneArg("a JOB"),
-	}
-	a.flags(cmd, true)
-	cmd.RunE = t.does(func(ctx context.Context, conn *connection, o *admin.Operator, args []string) error {
-		if _, err := conn.ledger.Job(ctx, args[0]); err != nil {
-			return conn.noJob(ctx, args[0], err)
+	}, func(ctx context.Context, conn *connection, a *action, name string) error {
+		if _, err := conn.ledger.Job(ctx, name); err != nil {
+			return conn.noJob(ctx, name, err)
 		}
-		if err := t.confirm(ctx, &a, "this deletes the history of %s", args[0]); err != nil {
+		if err := a.confirm(ctx, "this deletes the history of %s", name); err != nil {
 			return err
 		}
-		if err := o.ForgetJob(ctx, args[0], a.by()); err != nil {
-			return conn.noJob(ctx, args[0], err)
+		if err := a.ForgetJob(ctx, name, a.by()); err != nil {
+			return conn.noJob(ctx, name, err)
 		}
-		return t.write(args[0] + " is forgotten\n")
+		return t.write(name + " is forgotten\n")
 	})
-	return cmd
 }
 
 // spanOfTicks holds --from and --to.
@@ -209,7 +218,6 @@ func (s *spanOfTicks) read(ctx context.Context, conn *connection, job string) (f
 }
 
 func (t *tool) jobReplayCommand() *cobra.Command {
-	var a action
 	var span spanOfTicks
 	var newKey bool
 	cmd := &cobra.Command{
@@ -228,13 +236,12 @@ every effect is repeated. The record of the tick stays as it is.`,
 	}
 	cmd.Flags().BoolVar(&newKey, "new-key", false, "repeat every effect: give each run a new idempotency key")
 	span.flags(cmd)
-	a.flags(cmd, true)
-	cmd.RunE = t.does(func(ctx context.Context, conn *connection, o *admin.Operator, args []string) error {
-		from, to, words, err := span.read(ctx, conn, args[0])
+	return t.acts(asks, cmd, func(ctx context.Context, conn *connection, a *action, name string) error {
+		from, to, words, err := span.read(ctx, conn, name)
 		if err != nil {
 			return err
 		}
-		ticks, err := o.Span(ctx, args[0], from, to)
+		ticks, err := a.Span(ctx, name, from, to)
 		if err != nil {
 			return err
 		}
@@ -242,23 +249,21 @@ every effect is repeated. The record of the tick stays as it is.`,
 		if newKey {
 			keys, under = admin.NewKeys, "under new idempotency keys, so that every effect is repeated"
 		}
-		if err := t.confirm(ctx, &a, "this runs %s of %s, from %s, %s", many(len(ticks), "tick"), args[0], words, under); err != nil {
+		if err := a.confirm(ctx, "this runs %s of %s, from %s, %s", many(len(ticks), "tick"), name, words, under); err != nil {
 			return err
 		}
-		n, err := o.Replay(ctx, args[0], from, to, keys, a.by())
+		n, err := a.Replay(ctx, name, from, to, keys, a.by())
 		if err != nil {
 			return err
 		}
 		if n > 0 && !newKey {
 			fmt.Fprintln(t.stderr, "lockstep: the runs keep their idempotency keys: an effect recorded under a key, as guard.SQL.Once does, is not repeated (--new-key repeats it)")
 		}
-		return t.said(n > 0, fmt.Sprintf("%s of %s run", many(n, "tick"), args[0]), "no tick to run: the span has none, or all are outstanding")
+		return t.said(n > 0, fmt.Sprintf("%s of %s run", many(n, "tick"), name), "no tick to run: the span has none, or all are outstanding")
 	})
-	return cmd
 }
 
 func (t *tool) jobSkipCommand() *cobra.Command {
-	var a action
 	var span spanOfTicks
 	cmd := &cobra.Command{
 		Use: "skip JOB", Short: "Declare the ticks of a span skipped",
@@ -268,22 +273,20 @@ of earlier ones that have not started end as skipped.`,
 		Args:    oneArg("a JOB"),
 	}
 	span.flags(cmd)
-	a.flags(cmd, true)
-	cmd.RunE = t.does(func(ctx context.Context, conn *connection, o *admin.Operator, args []string) error {
-		from, to, words, err := span.read(ctx, conn, args[0])
+	return t.acts(asks, cmd, func(ctx context.Context, conn *connection, a *action, name string) error {
+		from, to, words, err := span.read(ctx, conn, name)
 		if err != nil {
 			return err
 		}
-		if err := t.confirm(ctx, &a, "no tick of %s will run from %s", args[0], words); err != nil {
+		if err := a.confirm(ctx, "no tick of %s will run from %s", name, words); err != nil {
 			return err
 		}
-		n, err := o.Skip(ctx, args[0], from, to, a.by())
+		n, err := a.Skip(ctx, name, from, to, a.by())
 		if err != nil {
 			return err
 		}
-		return t.write(fmt.Sprintf("%s skips its ticks from %s (%s outstanding)\n", args[0], words, many(n, "run")))
+		return t.write(fmt.Sprintf("%s skips its ticks from %s (%s outstanding)\n", name, words, many(n, "run")))
 	})
-	return cmd
 }
 
 // many formats a count with its noun.
@@ -295,37 +298,32 @@ func many(n int, thing string) string {
 }
 
 func (t *tool) runCancelCommand() *cobra.Command {
-	var a action
-	cmd := &cobra.Command{
+	return t.acts(asks, &cobra.Command{
 		Use: "cancel RUN", Short: "End a run, even one that is running",
 		Long: `End a run that has not started or waits for its next attempt. If it is running, ask its worker to stop it: the
 worker receives that within a second, and the run ends when its work has ended.`,
 		Args: oneArg("a RUN"),
-	}
-	a.flags(cmd, true)
-	cmd.RunE = t.does(func(ctx context.Context, conn *connection, o *admin.Operator, args []string) error {
-		id := jobs.RunID(args[0])
+	}, func(ctx context.Context, conn *connection, a *action, name string) error {
+		id := jobs.RunID(name)
 		record, _, err := conn.ledger.Find(ctx, id)
 		if err != nil {
-			return noRun(args[0], err)
+			return noRun(name, err)
 		}
 		if !record.State.Final() { // a final run is refused anyway
-			if err := t.confirm(ctx, &a, "run %s, which is %s, ends and is not retried", id, record.State); err != nil {
+			if err := a.confirm(ctx, "run %s, which is %s, ends and is not retried", id, record.State); err != nil {
 				return err
 			}
 		}
-		asked, err := o.CancelRun(ctx, id, a.by())
+		asked, err := a.CancelRun(ctx, id, a.by())
 		if err != nil {
-			return noRun(args[0], err)
+			return noRun(name, err)
 		}
 		return t.said(true, map[bool]string{true: fmt.Sprintf("%s is asked to stop", id), false: fmt.Sprintf("%s is canceled", id)}[asked], "")
 	})
-	return cmd
 }
 
 func (t *tool) runRetryCommand() *cobra.Command {
-	var a action
-	cmd := &cobra.Command{
+	return t.acts(atOnce, &cobra.Command{
 		Use: "retry RUN", Short: "Repeat a run that ended without success",
 		Long: `Repeat a run that failed, was lost, canceled, skipped or missed: under its ID, so that its idempotency key stays the
 same, with its arguments, and with the job's present definition. Failures and crashes are counted from zero.
@@ -334,19 +332,16 @@ A tick with arguments that contain ${...} is refused if the job's arguments have
 definition that they come from can replace the ${...}. Use lockstep job replay to run the tick with the present
 arguments.`,
 		Args: oneArg("a RUN"),
-	}
-	a.flags(cmd, false)
-	cmd.RunE = t.does(func(ctx context.Context, _ *connection, o *admin.Operator, args []string) error {
-		err := o.RetryRun(ctx, jobs.RunID(args[0]), a.by())
+	}, func(ctx context.Context, _ *connection, a *action, name string) error {
+		err := a.RetryRun(ctx, jobs.RunID(name), a.by())
 		switch {
 		case jobs.IsPermanent(err):
 			return refuse("%w", err)
 		case err != nil:
-			return noRun(args[0], err)
+			return noRun(name, err)
 		}
-		return t.write(args[0] + " is due\n")
+		return t.write(name + " is due\n")
 	})
-	return cmd
 }
 
 func (t *tool) queuePauseCommand() *cobra.Command {
@@ -381,36 +376,31 @@ func (c *connection) noQueue(ctx context.Context, name string, err error) error 
 }
 
 func (t *tool) workerDrainCommand() *cobra.Command {
-	var a action
-	cmd := &cobra.Command{
+	return t.acts(asks, &cobra.Command{
 		Use: "drain WORKER", Short: "Let a worker finish its runs and exit",
 		Long: `Ask a worker to take no new runs, and to exit when its runs have ended, as SIGTERM does: runs that take longer than
 its worker.drain_timeout are handed back. A service manager that restarts exited processes will start a new worker.`,
 		Args: oneArg("a WORKER"),
-	}
-	a.flags(cmd, true)
-	cmd.RunE = t.does(func(ctx context.Context, conn *connection, o *admin.Operator, args []string) error {
-		worker, err := conn.reader.Worker(ctx, locks.SessionID(args[0]))
+	}, func(ctx context.Context, conn *connection, a *action, name string) error {
+		worker, err := conn.reader.Worker(ctx, locks.SessionID(name))
 		if errors.Is(err, ledger.ErrUnknown) {
-			return conn.noWorker(ctx, args[0])
+			return conn.noWorker(ctx, name)
 		}
 		if err != nil {
 			return err
 		}
-		if err := t.confirm(ctx, &a, "worker %s, which has %s in progress, exits", worker.ID, many(worker.Busy, "run")); err != nil {
+		if err := a.confirm(ctx, "worker %s, which has %s in progress, exits", worker.ID, many(worker.Busy, "run")); err != nil {
 			return err
 		}
-		news, err := o.DrainWorker(ctx, worker.ID, a.by())
+		news, err := a.DrainWorker(ctx, worker.ID, a.by())
 		if err != nil {
 			return err
 		}
 		return t.said(news, string(worker.ID)+" is asked to drain", string(worker.ID)+" was asked already")
 	})
-	return cmd
 }
 
 func (t *tool) lockReleaseCommand() *cobra.Command {
-	var a action
 	var force bool
 	var token string
 	cmd := &cobra.Command{
@@ -427,9 +417,7 @@ The token identifies the hold, so that a lock that has passed on meanwhile is le
 	}
 	cmd.Flags().StringVar(&token, "token", "", "fencing `TOKEN` of the hold, as lock show prints it")
 	cmd.Flags().BoolVar(&force, "force", false, "do not wait for the holder: two holders may then work at the same time")
-	a.flags(cmd, true)
-	cmd.RunE = t.does(func(ctx context.Context, conn *connection, o *admin.Operator, args []string) error {
-		name := args[0]
+	return t.acts(asks, cmd, func(ctx context.Context, conn *connection, a *action, name string) error {
 		if token == "" || a.reason == "" {
 			return misuse(cmd, "which hold, and why? Give both --token and --reason")
 		}
@@ -457,10 +445,10 @@ The token identifies the hold, so that a lock that has passed on meanwhile is le
 			question = fmt.Sprintf("%s passes on at once, while %s may still work under it: two holders at the same time, "+
 				"and only a target that checks the fencing token refuses the writes of the old one", what, who)
 		}
-		if err := t.confirm(ctx, &a, "%s", question); err != nil {
+		if err := a.confirm(ctx, "%s", question); err != nil {
 			return err
 		}
-		if _, err := o.ReleaseLock(ctx, name, meant, force, a.by()); err != nil {
+		if _, err := a.ReleaseLock(ctx, name, meant, force, a.by()); err != nil {
 			return err
 		}
 		if force {
@@ -469,12 +457,10 @@ The token identifies the hold, so that a lock that has passed on meanwhile is le
 		}
 		return t.write(fmt.Sprintf("%s is asked to release %s\n", h.Worker, what))
 	})
-	return cmd
 }
 
 func (t *tool) lockUndeclareCommand() *cobra.Command {
-	var a action
-	cmd := &cobra.Command{
+	return t.acts(asks, &cobra.Command{
 		Use: "undeclare PERMITS", Short: "Remove the limit of permits that are no longer in any config",
 		Long: `Remove the limit of permits that are no longer in any config. Afterward, the name is an ordinary one, which can be
 locked in the other modes. The limit stays, with exit code 2, while its permits are in use or runs wait for some.
@@ -482,21 +468,17 @@ locked in the other modes. The limit stays, with exit code 2, while its permits 
 First remove the permits from the config of every worker: a worker that has them declares them again when it starts.`,
 		Example: `  lockstep lock undeclare partner-api`,
 		Args:    oneArg("the PERMITS"),
-	}
-	a.flags(cmd, true)
-	cmd.RunE = t.does(func(ctx context.Context, _ *connection, o *admin.Operator, args []string) error {
-		name := args[0]
-		if err := t.confirm(ctx, &a, "this removes the limit of the permits %s: runs that request them fail", name); err != nil {
+	}, func(ctx context.Context, _ *connection, a *action, name string) error {
+		if err := a.confirm(ctx, "this removes the limit of the permits %s: runs that request them fail", name); err != nil {
 			return err
 		}
-		if err := o.UndeclarePermits(ctx, name, a.by()); errors.Is(err, locks.ErrBusy) || errors.Is(err, ledger.ErrUnknown) {
+		if err := a.UndeclarePermits(ctx, name, a.by()); errors.Is(err, locks.ErrBusy) || errors.Is(err, ledger.ErrUnknown) {
 			return refuse("%v", err)
 		} else if err != nil {
 			return err
 		}
 		return t.write(fmt.Sprintf("permits %s are no longer declared\n", name))
 	})
-	return cmd
 }
 
 func (t *tool) auditCommand() *cobra.Command {

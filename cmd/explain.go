@@ -28,7 +28,7 @@ the slot for such runs is taken.`,
 	}
 	cmd.Flags().StringVar(&at, "at", "", "the tick at this `TIME`, RFC 3339 or in the job's time zone: 2027-03-26T12:00")
 	output := outputFlag(cmd, text, asJSON, asYAML)
-	cmd.RunE = t.does(func(ctx context.Context, conn *connection, _ *admin.Operator, args []string) error {
+	cmd.RunE = t.refusing(func(ctx context.Context, conn *connection, args []string) error {
 		if strings.ContainsAny(args[0], "#@") {
 			if at != "" {
 				return misuse(cmd, "--at is for a job; a run has its tick already")
