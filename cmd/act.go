@@ -382,10 +382,7 @@ func (t *tool) workerDrainCommand() *cobra.Command {
 its worker.drain_timeout are handed back. A service manager that restarts exited processes will start a new worker.`,
 		Args: oneArg("a WORKER"),
 	}, func(ctx context.Context, conn *connection, a *action, name string) error {
-		worker, err := conn.reader.Worker(ctx, locks.SessionID(name))
-		if errors.Is(err, ledger.ErrUnknown) {
-			return conn.noWorker(ctx, name)
-		}
+		worker, err := conn.worker(ctx, name)
 		if err != nil {
 			return err
 		}

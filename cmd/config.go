@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"lockstep/configs"
+	"lockstep/jobs"
 	"lockstep/scheduler/cronspec"
 )
 
@@ -109,10 +110,7 @@ is shown as written.`,
 }
 
 func notInFiles(config *configs.Config, name string) error {
-	known := make([]string, len(config.Jobs))
-	for i, job := range config.Jobs {
-		known[i] = job.Name
-	}
+	known := namesOf(config.Jobs, func(job *jobs.Job) string { return job.Name })
 	if likely := near(name, known); len(likely) > 0 {
 		return fmt.Errorf("no job %q in the config; did you mean %s?", name, strings.Join(likely, " or "))
 	}

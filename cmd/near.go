@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"github.com/agnivade/levenshtein"
+
+	"lockstep/scheduler/ledger"
 )
 
 // unknown returns an error for an unknown name. It suggests similar ones.
@@ -56,9 +58,13 @@ func (c *connection) jobNames(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	known := make([]string, len(records))
-	for i, record := range records {
-		known[i] = record.Job.Name
+	return namesOf(records, func(r ledger.JobRecord) string { return r.Job.Name }), nil
+}
+
+func namesOf[T any](items []T, name func(T) string) []string {
+	list := make([]string, len(items))
+	for i, item := range items {
+		list[i] = name(item)
 	}
-	return known, nil
+	return list
 }

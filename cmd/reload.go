@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -267,20 +268,12 @@ Exits with 3 if a worker refused its config.`,
 // chooseWorkers returns the named workers, or all workers of this host.
 func chooseWorkers(workers []admin.Worker, named []string) ([]admin.Worker, error) {
 	var chosen []admin.Worker
-	known := make([]string, len(workers))
-	for i, w := range workers {
-		known[i] = string(w.ID)
-	}
 	for _, name := range named {
-		found := false
-		for _, w := range workers {
-			if string(w.ID) == name {
-				chosen, found = append(chosen, w), true
-			}
+		i := slices.IndexFunc(workers, func(w admin.Worker) bool { return string(w.ID) == name })
+		if i < 0 {
+			return nil, noWorker(name, workers)
 		}
-		if !found {
-			return nil, unknown("worker", name, known)
-		}
+		chosen = append(chosen, workers[i])
 	}
 	if len(named) > 0 {
 		return chosen, nil

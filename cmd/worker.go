@@ -72,10 +72,7 @@ func (t *tool) workerShowCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "show WORKER", Short: "Show a worker and what it holds", Args: oneArg("a WORKER")}
 	output := outputFlag(cmd, text, asJSON, asYAML)
 	cmd.RunE = t.reads(func(ctx context.Context, conn *connection, args []string) error {
-		worker, err := conn.reader.Worker(ctx, locks.SessionID(args[0]))
-		if errors.Is(err, ledger.ErrUnknown) {
-			return conn.noWorker(ctx, args[0])
-		}
+		worker, err := conn.worker(ctx, args[0])
 		if err != nil {
 			return err
 		}
@@ -95,16 +92,21 @@ func (t *tool) workerShowCommand() *cobra.Command {
 	return cmd
 }
 
-func (c *connection) noWorker(ctx context.Context, id string) error {
+// worker returns a worker, or an error that suggests similar ones.
+func (c *connection) worker(ctx context.Context, id string) (*admin.Worker, error) {
+	worker, err := c.reader.Worker(ctx, locks.SessionID(id))
+	if !errors.Is(err, ledger.ErrUnknown) {
+		return worker, err
+	}
 	workers, err := c.reader.Workers(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	known := make([]string, len(workers))
-	for i, w := range workers {
-		known[i] = string(w.ID)
-	}
-	return unknown("worker", id, known)
+	return nil, noWorker(id, workers)
+}
+
+func noWorker(id string, workers []admin.Worker) error {
+	return unknown("worker", id, namesOf(workers, func(w admin.Worker) string { return string(w.ID) }))
 }
 
 func (t *tool) showWorker(w *admin.Worker, holds []admin.Holder, now time.Time) error {
