@@ -26,30 +26,19 @@ func unknown(kind, name string, known []string) error {
 
 // near returns up to three names that resemble a mistyped one, the most similar first.
 func near(name string, known []string) []string {
-	type candidate struct {
-		name     string
-		distance int
-	}
-	var found []candidate
 	limit := max(2, len(name)/3)
-	for _, k := range known {
-		distance := levenshtein.ComputeDistance(name, k)
+	distance := func(k string) int {
+		d := levenshtein.ComputeDistance(name, k)
 		if strings.HasPrefix(k, name) && name != "" {
-			distance = min(distance, limit)
+			d = min(d, limit)
 		}
-		if distance <= limit {
-			found = append(found, candidate{k, distance})
-		}
+		return d
 	}
-	slices.SortFunc(found, func(a, b candidate) int {
-		return cmp.Or(cmp.Compare(a.distance, b.distance), cmp.Compare(a.name, b.name))
-	})
-	found = slices.CompactFunc(found, func(a, b candidate) bool { return a.name == b.name })
-	var likely []string
-	for _, c := range found[:min(3, len(found))] {
-		likely = append(likely, c.name)
-	}
-	return likely
+	likely := slices.DeleteFunc(slices.Clone(known), func(k string) bool { return distance(k) > limit })
+	slices.Sort(likely)
+	likely = slices.Compact(likely)
+	slices.SortStableFunc(likely, func(a, b string) int { return cmp.Compare(distance(a), distance(b)) })
+	return likely[:min(3, len(likely))]
 }
 
 // jobNames returns the names of all jobs that workers have registered.
