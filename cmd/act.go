@@ -290,11 +290,14 @@ of earlier ones that have not started end as skipped.`,
 }
 
 // many formats a count with its noun.
-func many(n int, thing string) string {
+func many(n int, thing string) string { return plural(n, "1 "+thing, "%d "+thing+"s") }
+
+// plural returns one for a count of 1, and else the format other with the count.
+func plural(n int, one, other string) string {
 	if n == 1 {
-		return "1 " + thing
+		return one
 	}
-	return fmt.Sprintf("%d %ss", n, thing)
+	return fmt.Sprintf(other, n)
 }
 
 func (t *tool) runCancelCommand() *cobra.Command {

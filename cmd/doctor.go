@@ -478,13 +478,13 @@ func (d *doctor) queues(ctx context.Context, conn *connection, config *configs.C
 			d.say(levelWarning, "queue", info.Name, "%s of plain asynq clients archived: asynq stopped retrying them", many(int(info.Archived), "task"))
 		}
 		if ours && used[info.Name] == 0 && !served[info.Name] && info.Pending > 0 {
-			d.say(levelError, "queue", info.Name, "%s for a worker, and no worker serves it", deliveries(int(info.Pending)))
+			d.say(levelError, "queue", info.Name, "%s for a worker, and no worker serves it", plural(int(info.Pending), "1 delivery waits", "%d deliveries wait"))
 		}
 	}
 	if len(workers) > 0 {
 		for _, name := range slices.Sorted(maps.Keys(used)) {
 			if !served[name] {
-				d.say(levelError, "queue", name, "%s, and no worker serves it", users(used[name]))
+				d.say(levelError, "queue", name, "%s, and no worker serves it", plural(used[name], "1 job uses it", "%d jobs use it"))
 			}
 		}
 	}
@@ -492,18 +492,4 @@ func (d *doctor) queues(ctx context.Context, conn *connection, config *configs.C
 		d.say(levelOK, "queues", "", "%s of namespace %s", many(len(slices.DeleteFunc(infos, func(i queue.Info) bool { return i.Namespace != own })), "queue"), own)
 	}
 	return nil
-}
-
-func deliveries(n int) string {
-	if n == 1 {
-		return "1 delivery waits"
-	}
-	return fmt.Sprintf("%d deliveries wait", n)
-}
-
-func users(jobs int) string {
-	if jobs == 1 {
-		return "1 job uses it"
-	}
-	return fmt.Sprintf("%d jobs use it", jobs)
 }
