@@ -154,26 +154,23 @@ func (d *doctor) format(ctx context.Context, conn *connection, _ *configs.Config
 	if err != nil {
 		return err
 	}
-	differs := false
+	before := len(d.findings)
 	for _, s := range sessions {
 		switch {
 		case s.Format > locks.Format:
-			differs = true
 			d.say(levelWarning, "format", string(s.ID), "its build writes format %d, and this one knows format %d: when the last session of an "+
 				"older build has ended, this build is refused; update it", s.Format, locks.Format)
 		case s.Format < formats.Written: // no build that checks the format opens such a session
-			differs = true
 			d.say(levelError, "format", string(s.ID), "its build writes format %d and does not check that format %d is written: it ends runs as "+
 				"failed that it cannot read; stop it", s.Format, formats.Written)
 		case s.Format < locks.Format:
-			differs = true
 			d.say(levelWarning, "format", string(s.ID), "its build writes format %d: format %d is written only when it has ended", s.Format, locks.Format)
 		}
 	}
 	switch {
 	case formats.Written == 0:
 		d.say(levelOK, "format", "", "the stored data has no format number, which means format 1; the next worker numbers it")
-	case !differs:
+	case len(d.findings) == before:
 		d.say(levelOK, "format", "", "format %d is written, and every session and this build know it", formats.Written)
 	}
 	return nil
