@@ -398,16 +398,11 @@ func (p *parent) settleReports(ctx context.Context, left []death) {
 func (d death) report(ctx context.Context, limit time.Duration) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	rdb, err := newClient(d.redis)
+	book, done, err := openBook(d.redis)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, rdb.Close()) }()
-	space, err := locks.NewSpace(rdb, d.redis.Namespace)
-	if err != nil {
-		return err
-	}
-	book := ledger.New(rdb, space)
+	defer func() { err = errors.Join(err, done()) }()
 	var rejected error
 	for _, id := range slices.Backward(d.sessions) {
 		if err := reportDeath(ctx, book, id); err != nil && !ledger.Final(err) {
@@ -419,7 +414,7 @@ func (d death) report(ctx context.Context, limit time.Duration) (err error) {
 		if !d.alone {
 			continue
 		}
-		if err := space.EndSession(ctx, id); err != nil {
+		if err := book.Space().EndSession(ctx, id); err != nil {
 			return errors.Join(rejected, err)
 		}
 	}
@@ -428,6 +423,19 @@ func (d death) report(ctx context.Context, limit time.Duration) (err error) {
 		rejected = errors.Join(rejected, book.Leave(ctx, id, "", ledger.RestartTime))
 	}
 	return rejected
+}
+
+// openBook opens the ledger of a dead child.
+func openBook(settings configs.Redis) (book *ledger.Ledger, done func() error, err error) {
+	rdb, err := newClient(settings)
+	if err != nil {
+		return nil, nil, err
+	}
+	space, err := locks.NewSpace(rdb, settings.Namespace)
+	if err != nil {
+		return nil, nil, errors.Join(err, rdb.Close())
+	}
+	return ledger.New(rdb, space), rdb.Close, nil
 }
 
 // reportDeath reports the death until it gets a reply.
@@ -471,23 +479,18 @@ func endLeft(ctx context.Context, settings configs.Redis, sessions []locks.Sessi
 	// even while the parent shuts down
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), endLimit)
 	defer cancel()
-	rdb, err := newClient(settings)
+	book, done, err := openBook(settings)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, rdb.Close()) }()
-	space, err := locks.NewSpace(rdb, settings.Namespace)
-	if err != nil {
-		return err
-	}
-	book := ledger.New(rdb, space)
+	defer func() { err = errors.Join(err, done()) }()
 	var errs []error
 	for _, finish := range left {
 		_, err := book.Finish(ctx, finish)
 		errs = append(errs, err)
 	}
 	for _, id := range slices.Backward(sessions) { // the newest first, which has the holds
-		errs = append(errs, space.EndSession(ctx, id))
+		errs = append(errs, book.Space().EndSession(ctx, id))
 	}
 	return errors.Join(errs...)
 }
