@@ -81,13 +81,11 @@ func (t *tool) explain(e *admin.Explanation) error {
 		}
 		fmt.Fprintf(&b, "%s, tick %s (%s)\n", e.Job, e.Local, e.Tick.UTC().Format(layout))
 	}
-	width := 0
+	var steps [][]string
 	for _, step := range e.Steps {
-		width = max(width, len(step.Name))
+		steps = append(steps, []string{map[bool]string{true: "  ok  ", false: "  no  "}[step.OK], step.Name, step.Text})
 	}
-	for _, step := range e.Steps {
-		fmt.Fprintf(&b, "  %-4s  %-*s  %s\n", map[bool]string{true: "ok", false: "no"}[step.OK], width, step.Name, oneLine(step.Text))
-	}
+	b.WriteString(aligned(steps))
 	fmt.Fprintf(&b, "  %-4s  %s\n", "=>", oneLine(e.Conclusion))
 	return t.write(b.String())
 }

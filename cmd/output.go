@@ -122,23 +122,27 @@ func (v view[T]) print(t *tool, f format, items []T) error {
 // table prints a table without ruled lines, so that other programs can cut it. An empty cell is a
 // dash.
 func (t *tool) table(titles []string, rows [][]string) error {
-	lines := make([][]string, 0, len(rows)+1)
-	header := make([]string, len(titles))
+	lines := [][]string{make([]string, len(titles))}
 	for i, title := range titles {
-		header[i] = strings.ToUpper(title)
+		lines[0][i] = strings.ToUpper(title)
 	}
-	lines = append(lines, header)
 	for _, cells := range rows {
 		line := make([]string, len(cells))
 		for i, cell := range cells {
-			line[i] = cmp.Or(oneLine(cell), "-")
+			line[i] = cmp.Or(cell, "-")
 		}
 		lines = append(lines, line)
 	}
-	widths := make([]int, len(titles))
+	return t.write(aligned(lines))
+}
+
+// aligned formats lines of cells, of which each has as many, in columns.
+func aligned(lines [][]string) string {
+	widths := make(map[int]int)
 	for _, line := range lines {
 		for i, cell := range line {
-			widths[i] = max(widths[i], width(cell))
+			line[i] = oneLine(cell)
+			widths[i] = max(widths[i], width(line[i]))
 		}
 	}
 	var b strings.Builder
@@ -151,7 +155,7 @@ func (t *tool) table(titles []string, rows [][]string) error {
 		}
 		b.WriteByte('\n')
 	}
-	return t.write(b.String())
+	return b.String()
 }
 
 // width returns how many characters a text takes on a terminal.
@@ -186,19 +190,13 @@ type fact struct{ name, value string }
 
 // facts prints what is known about one thing, without empty values.
 func (t *tool) facts(facts []fact) error {
-	width := 0
+	var lines [][]string
 	for _, f := range facts {
 		if f.value != "" {
-			width = max(width, len(f.name))
+			lines = append(lines, []string{f.name, f.value})
 		}
 	}
-	var b strings.Builder
-	for _, f := range facts {
-		if f.value != "" {
-			fmt.Fprintf(&b, "%-*s  %s\n", width, f.name, oneLine(f.value))
-		}
-	}
-	return t.write(b.String())
+	return t.write(aligned(lines))
 }
 
 func (t *tool) write(s string) error {
