@@ -174,20 +174,8 @@ func (t *tool) printCheck(f format, report checkReport) error {
 		return err
 	}
 	for _, job := range report.next {
-		title := fmt.Sprintf("\n%s: %q %s", job.Job, job.Trigger, job.Timezone)
-		if job.Words != "" {
-			title += ": " + job.Words
-		}
-		if err := t.write(title + "\n"); err != nil {
-			return err
-		}
-		if len(job.Next) == 0 {
-			if err := t.write("never again\n"); err != nil {
-				return err
-			}
-			continue
-		}
-		if err := t.tickTable(job.Next, job.zone, time.Now(), true); err != nil {
+		title := sum(": ", fmt.Sprintf("\n%s: %q %s", job.Job, job.Trigger, job.Timezone), job.Words)
+		if err := t.printTicks(title, job.Next, job.zone, time.Now(), true); err != nil {
 			return err
 		}
 	}

@@ -73,17 +73,11 @@ job with this schedule would run. Cron text has five fields, or six with the sec
 				"schedule": args[0], "timezone": zone.String(), "words": schedule.Words(), "next": ticks,
 			})
 		}
-		title := fmt.Sprintf("%q %s", args[0], zone)
-		if words := schedule.Words(); words != "" {
-			title += ": " + words
+		title := sum(": ", fmt.Sprintf("%q %s", args[0], zone), schedule.Words())
+		if n == 0 {
+			return t.write(title + "\n")
 		}
-		if err := t.write(title + "\n"); err != nil || n == 0 {
-			return err
-		}
-		if len(ticks) == 0 {
-			return t.write("never again\n")
-		}
-		return t.tickTable(ticks, zone, start, from == "")
+		return t.printTicks(title, ticks, zone, start, from == "")
 	}
 	return cmd
 }
@@ -148,8 +142,15 @@ func clockChange(zone *time.Location, before, after time.Time) string {
 	return fmt.Sprintf("%s on %s at %s", note, shown.Format("Mon 2006-01-02"), shown.Format("15:04"))
 }
 
-// tickTable prints ticks in local time and in UTC and, if relative is set, how far away they are.
-func (t *tool) tickTable(ticks []tickTime, zone *time.Location, now time.Time, relative bool) error {
+// printTicks prints a title and ticks in local time and in UTC and, if relative is set, how far
+// away they are.
+func (t *tool) printTicks(title string, ticks []tickTime, zone *time.Location, now time.Time, relative bool) error {
+	if err := t.write(title + "\n"); err != nil {
+		return err
+	}
+	if len(ticks) == 0 {
+		return t.write("never again\n")
+	}
 	layout, noted := "Mon 2006-01-02 15:04", false
 	for _, tick := range ticks {
 		if tick.Tick.Second() != 0 {
