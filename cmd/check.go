@@ -206,8 +206,5 @@ func workflowCommand(p configs.Problem) string {
 	if p.File == "" {
 		message = p.Origin.String() + ": " + message
 	}
-	if p.Hint != "" {
-		message += "; " + p.Hint
-	}
-	return fmt.Sprintf("::%s %s::%s", p.Severity, strings.Join(properties, ","), workflowText.Replace(message))
+	return fmt.Sprintf("::%s %s::%s", p.Severity, strings.Join(properties, ","), workflowText.Replace(sum("; ", message, p.Hint)))
 }

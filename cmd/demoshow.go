@@ -185,11 +185,5 @@ func (d *demo) ending(run *admin.Run) string {
 			text += fmt.Sprintf(", attempt %d", last.Number)
 		}
 	}
-	if args := compactJSON(run.Args); args != "" {
-		text += " " + args
-	}
-	if why := firstLine(whyRun(run)); why != "" {
-		text += ": " + why
-	}
-	return text
+	return sum(": ", sum(" ", text, compactJSON(run.Args)), firstLine(whyRun(run)))
 }

@@ -344,8 +344,5 @@ func outcome(record *ledger.Record) error {
 	if n := len(record.Attempts); why == "" && n > 0 {
 		why = record.Attempts[n-1].Error
 	}
-	if why != "" {
-		why = ": " + why
-	}
-	return exit(exitRun, fmt.Errorf("run %s %s%s", record.ID, record.State, oneLine(why)))
+	return exit(exitRun, errors.New(sum(": ", fmt.Sprintf("run %s %s", record.ID, record.State), oneLine(why))))
 }

@@ -249,15 +249,11 @@ func wantedBack(asked *admin.Asked) string {
 	if asked == nil {
 		return ""
 	}
-	by := "an operator"
-	if asked.By != "" {
-		by = string(asked.By)
-	}
 	how := " asks for it"
 	if asked.Force == "take" {
 		how = " has ended its work"
 	}
-	return sum(": ", by+how, string(asked.Reason))
+	return sum(": ", cmp.Or(string(asked.By), "an operator")+how, string(asked.Reason))
 }
 
 func (t *tool) lockWaitsCommand() *cobra.Command {

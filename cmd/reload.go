@@ -346,11 +346,7 @@ func (t *tool) printReloads(states []*admin.Config) error {
 			fmt.Fprintf(&b, "%s: refused, config %s stays\n", state.Worker, state.Digest)
 		}
 		for _, p := range state.Problems {
-			hint := ""
-			if p.Hint != "" {
-				hint = "; " + string(p.Hint)
-			}
-			fmt.Fprintf(&b, "  %s: error: %s%s [%s]\n", p.At, p.Message, hint, p.Code)
+			fmt.Fprintf(&b, "  %s: error: %s [%s]\n", p.At, sum("; ", p.Message, string(p.Hint)), p.Code)
 		}
 		if len(state.NeedsRestart) > 0 {
 			fmt.Fprintf(&b, "  a restart is needed for %s\n", strings.Join(state.NeedsRestart, ", "))

@@ -239,10 +239,7 @@ func (t *tool) outputs(record *ledger.Record) func(*ledger.Record, string) error
 				continue
 			}
 			shown = a.Number
-			line := fmt.Sprintf("attempt %d on %s %s", a.Number, a.Worker, a.Outcome)
-			if a.Error != "" {
-				line += ": " + firstLine(a.Error)
-			}
+			line := sum(": ", fmt.Sprintf("attempt %d on %s %s", a.Number, a.Worker, a.Outcome), firstLine(a.Error))
 			fmt.Fprintf(t.stderr, "lockstep: %s\n", oneLine(line))
 		}
 		if output == last {

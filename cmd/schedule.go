@@ -62,11 +62,7 @@ job with this schedule would run. Cron text has five fields, or six with the sec
 		}
 		ticks := nextTicks(schedule, zone, start, n)
 		for _, p := range configs.LintSchedule(schedule, start) {
-			hint := ""
-			if p.Hint != "" {
-				hint = "; " + p.Hint
-			}
-			fmt.Fprintf(t.stderr, "warning: %s%s [%s]\n", p.Message, hint, p.Code)
+			fmt.Fprintf(t.stderr, "warning: %s [%s]\n", sum("; ", p.Message, p.Hint), p.Code)
 		}
 		if *output != tables {
 			return t.encode(*output, map[string]any{
