@@ -16,7 +16,6 @@ import (
 	"lockstep/jobs"
 	"lockstep/locks"
 	"lockstep/scheduler/admin"
-	"lockstep/scheduler/cronspec"
 	"lockstep/scheduler/ledger"
 	"lockstep/scheduler/queue"
 )
@@ -199,11 +198,7 @@ func (s *spanOfTicks) read(ctx context.Context, conn *connection, job string) (f
 	if s.from == "" || s.to == "" {
 		return from, to, "", refuse("which ticks? Give both --from and --to")
 	}
-	record, err := conn.ledger.Job(ctx, job)
-	if err != nil {
-		return from, to, "", conn.noJob(ctx, job, err)
-	}
-	zone, err := cronspec.LoadZone(record.Job.Timezone)
+	zone, err := conn.zone(ctx, job)
 	if err != nil {
 		return from, to, "", err
 	}

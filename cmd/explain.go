@@ -10,7 +10,6 @@ import (
 
 	"lockstep/jobs"
 	"lockstep/scheduler/admin"
-	"lockstep/scheduler/cronspec"
 )
 
 func (t *tool) jobExplainCommand() *cobra.Command {
@@ -28,37 +27,30 @@ the slot for such runs is taken.`,
 	}
 	cmd.Flags().StringVar(&at, "at", "", "the tick at this `TIME`, RFC 3339 or in the job's time zone: 2027-03-26T12:00")
 	output := outputFlag(cmd, text, asJSON, asYAML)
-	cmd.RunE = t.refusing(func(ctx context.Context, conn *connection, args []string) error {
+	cmd.RunE = t.refusing(func(ctx context.Context, conn *connection, args []string) (err error) {
+		var explained *admin.Explanation
 		if strings.ContainsAny(args[0], "#@") {
 			if at != "" {
 				return misuse(cmd, "--at is for a job; a run has its tick already")
 			}
-			explained, err := conn.reader.ExplainRun(ctx, jobs.RunID(args[0]))
-			if err != nil {
-				return noRun(args[0], err)
+			explained, err = conn.reader.ExplainRun(ctx, jobs.RunID(args[0]))
+			err = noRun(args[0], err)
+		} else {
+			var when time.Time
+			if at != "" {
+				zone, err := conn.zone(ctx, args[0])
+				if err != nil {
+					return err
+				}
+				if when, err = parseTime(at, zone); err != nil {
+					return misuse(cmd, "--at: %v", err)
+				}
 			}
-			if *output != text {
-				return t.encode(*output, explained)
-			}
-			return t.explain(explained)
+			explained, err = conn.reader.Explain(ctx, args[0], when)
+			err = conn.noJob(ctx, args[0], err)
 		}
-		var when time.Time
-		if at != "" {
-			record, err := conn.ledger.Job(ctx, args[0])
-			if err != nil {
-				return conn.noJob(ctx, args[0], err)
-			}
-			zone, err := cronspec.LoadZone(record.Job.Timezone)
-			if err != nil {
-				return err
-			}
-			if when, err = parseTime(at, zone); err != nil {
-				return misuse(cmd, "--at: %v", err)
-			}
-		}
-		explained, err := conn.reader.Explain(ctx, args[0], when)
 		if err != nil {
-			return conn.noJob(ctx, args[0], err)
+			return err
 		}
 		if *output != text {
 			return t.encode(*output, explained)

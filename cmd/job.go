@@ -132,22 +132,10 @@ func trigger(j *admin.Job) string {
 
 func (t *tool) jobShowCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "show JOB", Short: "Show a job and its state", Args: oneArg("a JOB")}
-	output := outputFlag(cmd, text, asJSON, asYAML)
-	cmd.RunE = t.reads(func(ctx context.Context, conn *connection, args []string) error {
-		job, err := conn.reader.Job(ctx, args[0])
-		if err != nil {
-			return conn.noJob(ctx, args[0], err)
-		}
-		if *output != text {
-			return t.encode(*output, job)
-		}
-		now, err := conn.now(ctx)
-		if err != nil {
-			return err
-		}
-		return t.facts(t.jobFacts(job, now))
-	})
-	return cmd
+	return show(t, cmd, func(ctx context.Context, conn *connection, name string) (*admin.Job, error) {
+		job, err := conn.reader.Job(ctx, name)
+		return job, conn.noJob(ctx, name, err)
+	}, func(job *admin.Job, now time.Time) error { return t.facts(t.jobFacts(job, now)) })
 }
 
 // noJob explains an error that means that no job has this name. It suggests similar names. It
@@ -161,6 +149,15 @@ func (c *connection) noJob(ctx context.Context, name string, err error) error {
 		return readErr
 	}
 	return unknown("job", name, known)
+}
+
+// zone returns the time zone of a job.
+func (c *connection) zone(ctx context.Context, job string) (*time.Location, error) {
+	record, err := c.ledger.Job(ctx, job)
+	if err != nil {
+		return nil, c.noJob(ctx, job, err)
+	}
+	return cronspec.LoadZone(record.Job.Timezone)
 }
 
 func (t *tool) jobFacts(j *admin.Job, now time.Time) []fact {

@@ -183,21 +183,12 @@ func waiter(w *admin.Wait) string { return cmp.Or(string(w.RunID), string(w.Work
 
 func (t *tool) lockShowCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "show LOCK", Short: "Show the holders of a lock and what waits for it", Args: oneArg("a LOCK")}
-	output := outputFlag(cmd, text, asJSON, asYAML)
-	cmd.RunE = t.reads(func(ctx context.Context, conn *connection, args []string) error {
-		lock, err := conn.reader.Lock(ctx, args[0])
-		if err != nil {
-			return err
-		}
-		if *output != text {
-			return t.encode(*output, lock)
-		}
-		return t.showLock(lock)
-	})
-	return cmd
+	return show(t, cmd, func(ctx context.Context, conn *connection, name string) (*admin.Lock, error) {
+		return conn.reader.Lock(ctx, name)
+	}, t.showLock)
 }
 
-func (t *tool) showLock(lock *admin.Lock) error {
+func (t *tool) showLock(lock *admin.Lock, now time.Time) error {
 	facts := []fact{{"lock", lock.Name}}
 	switch {
 	case lock.Limit != nil:
@@ -241,7 +232,7 @@ func (t *tool) showLock(lock *admin.Lock) error {
 	if err := t.write("\n"); err != nil {
 		return err
 	}
-	return waitView(time.Time{}).print(t, tables, lock.Waits)
+	return waitView(now).print(t, tables, lock.Waits)
 }
 
 // wantedBack names the actor that asks for a lock back, with the reason.

@@ -55,8 +55,8 @@ func outputFlag(cmd *cobra.Command, formats ...format) *format {
 // listFormats are the formats of commands that print a list.
 func listFormats() []format { return []format{tables, wide, asJSON, asYAML, names} }
 
-// list completes a command that prints a list. read returns the items, all or at most limit of them;
-// show defines how they are printed at an instant, the server's time.
+// list completes a command that prints a list. read returns the items, all or at most limit of
+// them; show defines how they are printed at an instant, the server's time.
 func list[T any](t *tool, cmd *cobra.Command, show func(now time.Time) view[T],
 	read func(ctx context.Context, conn *connection, args []string, limit int) ([]T, error)) *cobra.Command {
 	limit, output := limitFlag(cmd), outputFlag(cmd, listFormats()...)
@@ -70,6 +70,28 @@ func list[T any](t *tool, cmd *cobra.Command, show func(now time.Time) view[T],
 			return err
 		}
 		return show(now).print(t, *output, first(items, *limit))
+	})
+	return cmd
+}
+
+// show completes a command that shows the one thing that its argument names. read returns it, and
+// print prints it for people, at an instant of the server's time.
+func show[T any](t *tool, cmd *cobra.Command, read func(ctx context.Context, conn *connection, name string) (T, error),
+	print func(item T, now time.Time) error) *cobra.Command {
+	output := outputFlag(cmd, text, asJSON, asYAML)
+	cmd.RunE = t.reads(func(ctx context.Context, conn *connection, args []string) error {
+		item, err := read(ctx, conn, args[0])
+		if err != nil {
+			return err
+		}
+		if *output != text {
+			return t.encode(*output, item)
+		}
+		now, err := conn.now(ctx)
+		if err != nil {
+			return err
+		}
+		return print(item, now)
 	})
 	return cmd
 }

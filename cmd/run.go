@@ -104,22 +104,10 @@ func firstLine(s string) string {
 
 func (t *tool) runShowCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "show RUN", Short: "Show a run and its attempts", Args: oneArg("a RUN")}
-	output := outputFlag(cmd, text, asJSON, asYAML)
-	cmd.RunE = t.reads(func(ctx context.Context, conn *connection, args []string) error {
-		run, _, err := conn.reader.Run(ctx, jobs.RunID(args[0]))
-		if err != nil {
-			return noRun(args[0], err)
-		}
-		if *output != text {
-			return t.encode(*output, run)
-		}
-		now, err := conn.now(ctx)
-		if err != nil {
-			return err
-		}
-		return t.showRun(run, now)
-	})
-	return cmd
+	return show(t, cmd, func(ctx context.Context, conn *connection, name string) (*admin.Run, error) {
+		run, _, err := conn.reader.Run(ctx, jobs.RunID(name))
+		return run, noRun(name, err)
+	}, t.showRun)
 }
 
 func noRun(id string, err error) error {
