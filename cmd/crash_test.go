@@ -485,18 +485,18 @@ jobs:
 	if err := syscall.Kill(stopped, syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 10*time.Second, "the old attempt is canceled", func() bool {
+	eventually(t, 30*time.Second, "the old attempt is canceled", func() bool {
 		text, err := os.ReadFile(f.effects)
 		return err == nil && strings.Contains(string(text), "canceled "+runs[1]+" 1 ")
 	})
 	if err := os.WriteFile(gate, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 10*time.Second, "the old attempt's success is refused", func() bool {
+	eventually(t, 30*time.Second, "the old attempt's success is refused", func() bool {
 		return strings.Contains(f.workers[0].stderr.String(), `"outcome":"succeeded","recorded":"fenced"`)
 	})
 	f.takenOver(runs[1], lostLease, at) // still the same outcome
-	eventually(t, 10*time.Second, "both workers work", func() bool { return len(ask[[]workerJSON](t, f.env, "worker", "ls")) == 2 })
+	eventually(t, 30*time.Second, "both workers work", func() bool { return len(ask[[]workerJSON](t, f.env, "worker", "ls")) == 2 })
 	if child := f.workers[0].worker(); child != stopped {
 		t.Errorf("the parent has child %d, was %d: it must leave one alone that is only stopped", child, stopped)
 	}
@@ -529,7 +529,7 @@ func TestOrphansAreDeadBeforeTheSessionEnds(t *testing.T) {
 			f, _ := newPack(t, `jobs: {spawns: {handler: spawns, args: {effects: EFFECTS}}}`, long, withHandlers+"=1", burialFault+"="+fault)
 			f.startAll(2)
 			run := f.enqueue("spawns", "x")
-			eventually(t, 10*time.Second, "the orphan works", func() bool { return exists(f.effects) })
+			eventually(t, 30*time.Second, "the orphan works", func() bool { return exists(f.effects) })
 			worker, _ := f.runner(run)
 			took := f.takenOver(run, crashed, worker.killChild())
 			t.Logf("the next attempt began after %s", took)
@@ -613,9 +613,10 @@ func TestFiveCrashesInAMinuteEndTheParent(t *testing.T) {
 // A service manager sends its signals to every process of a service.
 func TestSignalThatComesBothWaysCountsOnce(t *testing.T) {
 	t.Parallel()
+	gate := filepath.Join(t.TempDir(), "gate")
 	f, _ := newPack(t, `
 worker: {drain_timeout: 5m}
-jobs: {short: {command: [sleep, "2"]}}
+jobs: {short: {command: [sh, -c, "until [ -e `+gate+` ]; do sleep 0.05; done"]}}
 `, long)
 	f.startAll(1)
 	run := f.enqueue("short", "x")
@@ -625,6 +626,11 @@ jobs: {short: {command: [sleep, "2"]}}
 		t.Fatal(err)
 	}
 	worker.signal(syscall.SIGTERM)
+	eventually(t, 30*time.Second, "it drains", func() bool {
+		w := ask[[]workerJSON](t, f.env, "worker", "ls")
+		return len(w) == 1 && w[0].State == "draining"
+	})
+	write(t, gate, "")
 	if got := worker.code(30 * time.Second); got != 0 {
 		t.Errorf("exit code %d, want 0", got)
 	}
@@ -670,7 +676,7 @@ jobs: {during: {command: HOLD}}
 	f.held(run)
 	worker := f.workers[0]
 	worker.signal(syscall.SIGTERM)
-	eventually(t, 10*time.Second, "it drains", func() bool {
+	eventually(t, 30*time.Second, "it drains", func() bool {
 		up := ask[[]workerJSON](t, f.env, "worker", "ls")
 		return len(up) == 1 && up[0].State == "draining"
 	})

@@ -20,7 +20,7 @@ func underLock(t *testing.T, server *redistest.Server) (p *process, env []string
 	t.Helper()
 	env = toolEnv(t, "REDIS_URL="+server.URL(), "LOCKSTEP_LOCKS__LEASE=2s")
 	p = launch(t, env, "lock", "exec", "--exclusive", "a", "--", "sh", "-c", "echo $$; exec sleep 300")
-	eventually(t, 10*time.Second, "the command prints its id", func() bool {
+	eventually(t, 30*time.Second, "the command prints its id", func() bool {
 		var err error
 		command, err = strconv.Atoi(strings.TrimSpace(p.stdout.String()))
 		return err == nil
@@ -117,14 +117,14 @@ func TestSignalEndsTheReleaseOfLockExec(t *testing.T) {
 	gate, pid := filepath.Join(t.TempDir(), "gate"), 0
 	p := launch(t, toolEnv(t, "REDIS_URL="+server.URL(), "LOCKSTEP_LOCKS__LEASE=5m"),
 		"lock", "exec", "--exclusive", "a", "--", "sh", "-c", "echo $$; until [ -e "+gate+" ]; do sleep 0.05; done; exit 7")
-	eventually(t, 10*time.Second, "the command prints its id", func() bool {
+	eventually(t, 30*time.Second, "the command prints its id", func() bool {
 		var err error
 		pid, err = strconv.Atoi(strings.TrimSpace(p.stdout.String()))
 		return err == nil
 	})
 	must(t, server.Pause())
 	write(t, gate, "")
-	eventually(t, 10*time.Second, "the command has ended", func() bool { return gone(pid) })
+	eventually(t, 30*time.Second, "the command has ended", func() bool { return gone(pid) })
 	eventually(t, 20*time.Second, "lock exec ends", func() bool {
 		if !p.hasEnded() {
 			_ = p.Process.Signal(syscall.SIGTERM) // it may end at this moment

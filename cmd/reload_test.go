@@ -202,7 +202,7 @@ func TestBrokenConfigChangesNothingUntilItIsFixed(t *testing.T) {
 	if _, stderr, code := runTool(t, f.env, "enqueue", "fixed", "--id", "x", "--wait=30s"); code != 0 {
 		t.Errorf("the worker takes no runs any more: %d, %s", code, stderr)
 	}
-	eventually(t, 10*time.Second, "the run is counted", func() bool {
+	eventually(t, 30*time.Second, "the run is counted", func() bool {
 		_, metrics := fetch(t, "http://"+f.page+"/metrics")
 		return strings.Contains(string(metrics), `lockstep_runs_ended_total{job="fixed",outcome="succeeded"} 1`+"\n")
 	})
@@ -279,14 +279,14 @@ func TestRunKeepsTheDefinitionItStartedWith(t *testing.T) {
 		t.Fatal(stderr)
 	}
 	state := func(run string) string { return ask[runJSON](t, env, "run", "show", run).State }
-	eventually(t, 10*time.Second, "it runs", func() bool { return state("long#x") == "running" })
+	eventually(t, 30*time.Second, "it runs", func() bool { return state("long#x") == "running" })
 
 	write(t, config, `jobs: {long: {command: [echo, new]}}`)
 	stdout, stderr, code := runTool(t, env, "config", "reload")
 	if code != 0 || !strings.Contains(stdout, "1 jobs") {
 		t.Fatalf("config reload exits with %d: %q, %q", code, stdout, stderr)
 	}
-	eventually(t, 10*time.Second, "the new definition is registered", func() bool {
+	eventually(t, 30*time.Second, "the new definition is registered", func() bool {
 		out, _, code := runTool(t, env, "config", "diff")
 		return code == 0 && out == "no changes\n"
 	})
@@ -294,7 +294,7 @@ func TestRunKeepsTheDefinitionItStartedWith(t *testing.T) {
 		t.Fatal(stderr)
 	}
 	write(t, gate, "")
-	eventually(t, 10*time.Second, "the old one ends", func() bool { return state("long#x") == "succeeded" })
+	eventually(t, 30*time.Second, "the old one ends", func() bool { return state("long#x") == "succeeded" })
 	for run, want := range map[string]string{"long#x": "old\n", "long#y": "new\n"} {
 		if got, _, _ := runTool(t, env, "run", "output", run); got != want {
 			t.Errorf("output of %s: %q, want %q", run, got, want)
@@ -304,7 +304,7 @@ func TestRunKeepsTheDefinitionItStartedWith(t *testing.T) {
 	// SIGHUP does the same.
 	write(t, config, `jobs: {long: {command: [echo, newer]}, more: {every: 1h, command: [a]}}`)
 	worker.signal(syscall.SIGHUP)
-	eventually(t, 10*time.Second, "SIGHUP has it reload", func() bool {
+	eventually(t, 30*time.Second, "SIGHUP has it reload", func() bool {
 		return configOf(t, page).Reloads == 2
 	})
 	if jobs := configOf(t, page).Jobs; jobs != 2 {

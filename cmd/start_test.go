@@ -53,10 +53,11 @@ func TestWorkerWithAnEmbeddedRedisNeedsNothingElse(t *testing.T) {
 func TestDrainWaitsAndASecondSignalHandsBack(t *testing.T) {
 	t.Parallel()
 	server := redistest.New(t, redistest.Options{})
+	gate := filepath.Join(t.TempDir(), "gate")
 	config := writeFile(t, "lockstep.yaml", `
 worker: {drain_timeout: 5m}
 jobs:
-  short: {command: [sleep, "1"]}
+  short: {command: [sh, -c, "until [ -e $GATE ]; do sleep 0.05; done"], env: {GATE: "`+gate+`"}}
   long: {command: [sleep, "300"]}
 `)
 	env := toolEnv(t, "REDIS_URL="+server.URL(), "LOCKSTEP_ADMIN__LISTEN=127.0.0.1:0", "LOCKSTEP_CONFIG="+config)
@@ -68,19 +69,21 @@ jobs:
 		}
 	}
 	state := func(run string) runJSON { return ask[runJSON](t, env, "run", "show", run) }
-	eventually(t, 10*time.Second, "both run", func() bool { return state("short#x").State == "running" && state("long#x").State == "running" })
+	eventually(t, 30*time.Second, "both run", func() bool { return state("short#x").State == "running" && state("long#x").State == "running" })
 
 	worker.signal(syscall.SIGTERM)
-	eventually(t, 10*time.Second, "the short one ends in peace", func() bool { return state("short#x").State == "succeeded" })
+	eventually(t, 30*time.Second, "the worker drains", func() bool {
+		w := ask[[]workerJSON](t, env, "worker", "ls")
+		return len(w) == 1 && w[0].State == "draining"
+	})
+	write(t, gate, "")
+	eventually(t, 30*time.Second, "the short one ends in peace", func() bool { return state("short#x").State == "succeeded" })
 	if response, err := http.Get("http://" + page + "/readyz"); err != nil || response.StatusCode != http.StatusServiceUnavailable {
 		t.Errorf("readyz of a worker that drains: %v, %v, want 503", response, err)
 	} else {
 		response.Body.Close()
 	}
 	http.DefaultClient.CloseIdleConnections()
-	if w := ask[[]workerJSON](t, env, "worker", "ls"); len(w) != 1 || w[0].State != "draining" {
-		t.Errorf("workers %+v, want one that drains", w)
-	}
 	select {
 	case <-worker.done:
 		t.Fatal("the worker has not waited for the long run")
@@ -170,7 +173,7 @@ func TestInterruptedWaitIsNotAFailure(t *testing.T) {
 	config := writeFile(t, "lockstep.yaml", `jobs: {a: {command: ["true"]}}`)
 	env := toolEnv(t, "REDIS_URL="+server.URL(), "LOCKSTEP_CONFIG="+config)
 	p := launch(t, env, "enqueue", "a", "--id", "x", "--wait")
-	eventually(t, 10*time.Second, "it waits", func() bool { return p.stdout.String() == "a#x\n" })
+	eventually(t, 30*time.Second, "it waits", func() bool { return p.stdout.String() == "a#x\n" })
 	p.signal(syscall.SIGINT)
 	if got := p.code(10 * time.Second); got != exitInterrupted || p.stderr.String() != "" {
 		t.Errorf("exit code %d, %q; want %d and silence", got, p.stderr, exitInterrupted)

@@ -43,6 +43,19 @@ func openBuild(t *testing.T, rdb redis.UniversalClient, namespace string, format
 	return c
 }
 
+// emptyAndOpen empties the server of a client, and opens a session of a build that writes the given
+// format, in one step: the client cannot be the first to return.
+func emptyAndOpen(t *testing.T, c *Client, format int) {
+	t.Helper()
+	pipe := c.rdb.TxPipeline()
+	pipe.FlushAll(t.Context())
+	build(format).Script(space.Open.Redis()).Eval(t.Context(), pipe, c.space.keys, "first.x", (3 * minLease).Milliseconds(),
+		string(space.Stamp(json.RawMessage("{}"), format)), "made anew", "0")
+	if _, err := pipe.Exec(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func closeBuild(t *testing.T, c *Client) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 5*time.Second)
@@ -241,10 +254,11 @@ func TestReturnAfterTheRaiseIsFatal(t *testing.T) {
 // session of an older build is shut out; and an assertion of a newer build raises nothing.
 func TestEmptiedSpaceIsNumberedByTheNextOwner(t *testing.T) {
 	t.Parallel()
+	patient := func(o *Options) { o.Lease = 3 * minLease } // on a busy machine, it outlives a stall
 	t.Run("beside an older build", func(t *testing.T) {
 		t.Parallel()
 		rdb := redistest.New(t, redistest.Options{}).Client(t) // its own server: it is flushed
-		older, newer := openBuild(t, rdb, "space", 1), openBuild(t, rdb, "space", 2)
+		older, newer := openBuild(t, rdb, "space", 1, patient), openBuild(t, rdb, "space", 2, patient)
 		kept, err := older.Acquire(t.Context(), Exclusive("a"))
 		if err != nil {
 			t.Fatal(err)
@@ -262,16 +276,13 @@ func TestEmptiedSpaceIsNumberedByTheNextOwner(t *testing.T) {
 	t.Run("by an older build that comes first", func(t *testing.T) {
 		t.Parallel()
 		rdb := redistest.New(t, redistest.Options{}).Client(t)
-		newer := openBuild(t, rdb, "space", 2)
+		newer := openBuild(t, rdb, "space", 2, patient)
 		wantFormats(t, newer, "new", Formats{Written: 2, Least: 2})
 		kept, err := newer.Acquire(t.Context(), Exclusive("a"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := rdb.FlushAll(t.Context()).Err(); err != nil {
-			t.Fatal(err)
-		}
-		older := openBuild(t, rdb, "space", 1)
+		emptyAndOpen(t, newer, 1)
 		renewed(t, newer) // it asserts
 		renewed(t, newer)
 		wantFormats(t, newer, "after the newer build has asserted", Formats{Written: 1, Least: 1})
@@ -281,8 +292,7 @@ func TestEmptiedSpaceIsNumberedByTheNextOwner(t *testing.T) {
 		if err := kept.Lost(); err != nil {
 			t.Errorf("the hold of the newer build is lost: %v", err)
 		}
-		closeBuild(t, older)
-		eventually(t, "the format is raised when the grace period is over", func() bool {
+		eventually(t, "the format is raised when the grace period and the session of the older build are over", func() bool {
 			renewed(t, newer)
 			formats, err := newer.Space().Formats(t.Context())
 			return err == nil && formats == Formats{Written: 2, Least: 1}
@@ -291,16 +301,13 @@ func TestEmptiedSpaceIsNumberedByTheNextOwner(t *testing.T) {
 	t.Run("by a newer build that comes first", func(t *testing.T) {
 		t.Parallel()
 		rdb := redistest.New(t, redistest.Options{}).Client(t)
-		older := openBuild(t, rdb, "space", 1)
+		older := openBuild(t, rdb, "space", 1, patient)
 		kept, err := older.Acquire(t.Context(), Exclusive("a"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := rdb.FlushAll(t.Context()).Err(); err != nil {
-			t.Fatal(err)
-		}
-		newer := openBuild(t, rdb, "space", 2)
-		wantFormats(t, newer, "made by the newer build", Formats{Written: 2, Least: 2})
+		emptyAndOpen(t, older, 2)
+		wantFormats(t, older, "made by the newer build", Formats{Written: 2, Least: 2})
 		select {
 		case <-older.Failed():
 		case <-time.After(20 * time.Second):
