@@ -2,7 +2,6 @@ package ledger
 
 import (
 	"context"
-	_ "embed"
 	"errors"
 	"fmt"
 	"strings"
@@ -13,18 +12,6 @@ import (
 	"lockstep/jobs"
 	"lockstep/locks"
 	"lockstep/locks/space"
-)
-
-var (
-	//go:embed scripts/aside.lua
-	asideSource string
-	asideScript = script(asideSource)
-	//go:embed scripts/pick.lua
-	pickSource string
-	pickScript = script(pickSource)
-	//go:embed scripts/asides.lua
-	asidesSource string
-	asidesScript = script(asidesSource)
 )
 
 // A Need is what a worker must have to run a definition: the kind of its work, the Go handler of
@@ -205,7 +192,7 @@ func (a *abilities) judge(job string, m mark) (ClaimOutcome, Need) {
 // first such run. Sent again it changes nothing more. It returns false when the run was not due
 // under this n any more.
 func (l *Ledger) SetAside(ctx context.Context, due Due, need Need) (bool, error) {
-	r := space.Read(l.run(ctx, asideScript, "", string(due.Run), due.N, string(need)))
+	r := space.Read(l.run(ctx, "aside", "", string(due.Run), due.N, string(need)))
 	done := r.Number() == 1
 	if r.Err != nil {
 		return false, fmt.Errorf("set run %s aside: %w", due.Run, r.Err)
@@ -251,7 +238,7 @@ const (
 // removes some stale entries: of runs that are no longer due, or are due since later or in another
 // queue.
 func (l *Ledger) Shelves(ctx context.Context, after Shelf) (shelves []Shelf, next Shelf, err error) {
-	r := space.Read(l.run(ctx, pickScript, "", shelvesPage, "list", after.text()))
+	r := space.Read(l.run(ctx, "pick", "", shelvesPage, "list", after.text()))
 	next = shelfOf(r.Text())
 	for r.More() {
 		shelves = append(shelves, shelfOf(r.Text()))
@@ -272,7 +259,7 @@ func (l *Ledger) Pick(ctx context.Context, most int, shelves []Shelf) ([]Due, er
 		args = append(args, shelf.text())
 	}
 	for {
-		r := space.Read(l.run(ctx, pickScript, "", args...))
+		r := space.Read(l.run(ctx, "pick", "", args...))
 		early := r.Number() == 1
 		due := restDue(r)
 		if r.Err != nil {
@@ -305,7 +292,7 @@ func (l *Ledger) Asides(ctx context.Context) ([]Aside, error) {
 func (l *Ledger) asides(ctx context.Context, queue string, page func([]Aside) (more bool, err error)) error {
 	after := ""
 	for range asidesPages {
-		r := space.Read(l.run(ctx, asidesScript, "", asidesPage, queue, after))
+		r := space.Read(l.run(ctx, "asides", "", asidesPage, queue, after))
 		after = r.Text()
 		var some []Aside
 		for r.More() {

@@ -2,7 +2,6 @@ package ledger
 
 import (
 	"context"
-	_ "embed"
 	"fmt"
 	"strconv"
 	"strings"
@@ -10,12 +9,6 @@ import (
 
 	"lockstep/jobs"
 	"lockstep/locks"
-)
-
-var (
-	//go:embed scripts/line.lua
-	lineSource string
-	lineScript = script(lineSource)
 )
 
 // Absence is a time in which no worker carried a job. Its ticks have no line in the history yet.
@@ -87,7 +80,7 @@ func (l *Ledger) Settle(ctx context.Context, settlements []Settlement) []Settled
 		steps[i] = step{job, args}
 	}
 	settled := make([]Settled, len(settlements))
-	for i, call := range l.runAll(ctx, lineScript, steps) {
+	for i, call := range l.runAll(ctx, "line", steps) {
 		r := call.Read()
 		outcome := r.Text()
 		if r.Err == nil && outcome != "ok" && outcome != "settled" {

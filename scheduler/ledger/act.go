@@ -3,7 +3,6 @@ package ledger
 import (
 	"context"
 	"crypto/sha256"
-	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,27 +15,6 @@ import (
 	"lockstep/jobs"
 	"lockstep/locks"
 	"lockstep/locks/space"
-)
-
-var (
-	//go:embed scripts/cancel.lua
-	cancelSource string
-	cancelScript = script(cancelSource)
-	//go:embed scripts/reopen.lua
-	reopenSource string
-	reopenScript = script(reopenSource)
-	//go:embed scripts/pause.lua
-	pauseSource string
-	pauseScript = script(pauseSource)
-	//go:embed scripts/skip.lua
-	skipSource string
-	skipScript = script(skipSource)
-	//go:embed scripts/drain.lua
-	drainSource string
-	drainScript = script(drainSource)
-	//go:embed scripts/audit.lua
-	auditSource string
-	auditScript = script(auditSource)
 )
 
 // Act is an act of a person or a program, for the audit, which keeps the last 50,000 entries of 90
@@ -80,12 +58,12 @@ func (a *Act) entry() string {
 
 // runAct is [Ledger.run] for a script that records an act, unless entry, which is also among args,
 // is "".
-func (l *Ledger) runAct(ctx context.Context, script lazyScript, job, entry string, args ...any) (space.Reply, error) {
+func (l *Ledger) runAct(ctx context.Context, s script, job, entry string, args ...any) (space.Reply, error) {
 	keys := l.keysOf(job)
 	if entry != "" {
 		keys = append(keys[:len(keys):len(keys)], l.prefix+"acts")
 	}
-	return space.RunText(ctx, l.rdb, script(), keys, args...)
+	return space.RunText(ctx, l.rdb, s.assembled(), keys, args...)
 }
 
 // check refuses a reason that is too long to be kept.
@@ -126,7 +104,7 @@ func (l *Ledger) Cancel(ctx context.Context, run jobs.RunID, job *jobs.Job, act 
 		return nil, fmt.Errorf("cancel %s: %w", run, ErrUnknown)
 	}
 	entry := act.entry()
-	r := space.Read(l.runAct(ctx, cancelScript, run.Job(), entry, string(run), "canceled "+act.by(), job.History.Runs,
+	r := space.Read(l.runAct(ctx, "cancel", run.Job(), entry, string(run), "canceled "+act.by(), job.History.Runs,
 		job.History.For.Milliseconds(), entry))
 	outcome, state, due := r.Text(), r.Text(), dueOf(r)
 	switch {
@@ -212,7 +190,7 @@ func (l *Ledger) Reopen(ctx context.Context, re Reopening) ([]Due, error) {
 	for _, item := range items {
 		args = append(args, item.String())
 	}
-	r := space.Read(l.runAct(ctx, reopenScript, job.Name, entry, args...))
+	r := space.Read(l.runAct(ctx, "reopen", job.Name, entry, args...))
 	switch outcome := r.Text(); outcome {
 	case "due":
 		due := Due{Run: re.Run, N: r.Number(), Queue: job.Queue}
@@ -250,7 +228,7 @@ func (l *Ledger) pause(ctx context.Context, job, by string, act Act) (bool, erro
 		return false, fmt.Errorf("pause or resume job %s: %w", job, err)
 	}
 	entry := act.entry()
-	r := space.Read(l.runAct(ctx, pauseScript, "", entry, job, by, entry))
+	r := space.Read(l.runAct(ctx, "pause", "", entry, job, by, entry))
 	outcome := r.Text()
 	if r.Err == nil && outcome == "none" {
 		r.Err = ErrUnknown
@@ -270,7 +248,7 @@ func (l *Ledger) Skip(ctx context.Context, job *jobs.Job, from, to time.Time, ac
 	}
 	entry := act.entry()
 	for last, more := "", true; more; entry, more = "", last != "" {
-		r := space.Read(l.runAct(ctx, skipScript, job.Name, entry, job.Name, max(0, from.UnixMilli()), max(0, to.UnixMilli()), "skipped "+act.by(),
+		r := space.Read(l.runAct(ctx, "skip", job.Name, entry, job.Name, max(0, from.UnixMilli()), max(0, to.UnixMilli()), "skipped "+act.by(),
 			job.History.Runs, job.History.For.Milliseconds(), last, entry))
 		outcome := r.Text()
 		n := r.Number()
@@ -299,7 +277,7 @@ func (l *Ledger) Drain(ctx context.Context, worker locks.SessionID, act Act) (bo
 		return false, fmt.Errorf("drain %s: %w", worker, err)
 	}
 	entry := act.entry()
-	r := space.Read(l.runAct(ctx, drainScript, "", entry, string(worker), entry))
+	r := space.Read(l.runAct(ctx, "drain", "", entry, string(worker), entry))
 	outcome := r.Text()
 	if r.Err == nil && outcome == "none" {
 		r.Err = ErrUnknown
@@ -313,7 +291,7 @@ func (l *Ledger) Drain(ctx context.Context, worker locks.SessionID, act Act) (bo
 // Audit records an act that no other method of the ledger does.
 func (l *Ledger) Audit(ctx context.Context, act Act) error {
 	entry := act.entry()
-	if _, err := l.runAct(ctx, auditScript, "", entry, entry); err != nil {
+	if _, err := l.runAct(ctx, "audit", "", entry, entry); err != nil {
 		return fmt.Errorf("audit: %w", err)
 	}
 	return nil

@@ -3,7 +3,6 @@ package ledger
 import (
 	"context"
 	"crypto/sha256"
-	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -16,12 +15,6 @@ import (
 	"lockstep/jobs"
 	"lockstep/locks"
 	"lockstep/locks/space"
-)
-
-var (
-	//go:embed scripts/adopt.lua
-	adoptSource string
-	adoptScript = script(adoptSource)
 )
 
 // ErrSession means that the session of the caller has ended. Nothing was changed.
@@ -87,7 +80,7 @@ func (l *Ledger) Adopt(ctx context.Context, a Adoption) (*Enqueued, error) {
 	for _, item := range items {
 		args = append(args, item.String())
 	}
-	r := space.Read(l.run(ctx, adoptScript, job.Name, args...))
+	r := space.Read(l.run(ctx, "adopt", job.Name, args...))
 	enqueued := new(Enqueued)
 	switch outcome := r.Text(); outcome {
 	case "created":

@@ -2,7 +2,6 @@ package ledger
 
 import (
 	"context"
-	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,25 +11,6 @@ import (
 	"lockstep/jobs"
 	"lockstep/locks"
 	"lockstep/locks/space"
-)
-
-var (
-	//go:embed scripts/claim.lua
-	claimSource string
-	//go:embed scripts/claim.fast.lua
-	claimFast   string
-	claimScript = quick(claimFast, claimSource)
-	//go:embed scripts/finish.lua
-	finishSource string
-	//go:embed scripts/finish.fast.lua
-	finishFast   string
-	finishScript = quick(finishFast, finishSource)
-	//go:embed scripts/confirm.lua
-	confirmSource string
-	confirmScript = script(confirmSource)
-	//go:embed scripts/repush.lua
-	repushSource string
-	repushScript = script(repushSource)
 )
 
 // ClaimOutcome is the outcome of a claim.
@@ -124,7 +104,7 @@ func (l *Ledger) claim(ctx context.Context, request *locks.Request, due Due, pat
 	for {
 		marks := l.able.marks(due.Run.Job())
 		step := l.claimStep(request, due, patience, suspects, marks, before)
-		claimed, err := l.decodeClaim(due, marks, space.Read(l.run(ctx, claimScript, step.job, step.args...)))
+		claimed, err := l.decodeClaim(due, marks, space.Read(l.run(ctx, "claim", step.job, step.args...)))
 		if err != nil || claimed.Outcome != claimMarked {
 			return claimed, err
 		}
@@ -172,7 +152,7 @@ func (l *Ledger) ClaimAll(ctx context.Context, claims []Claim, patience time.Dur
 				which = append(which, i)
 			}
 		}
-		answers, err := l.run(ctx, claimScript, "", args...)
+		answers, err := l.run(ctx, "claim", "", args...)
 		if err != nil {
 			return claimed
 		}
@@ -205,7 +185,7 @@ func (l *Ledger) claimEach(ctx context.Context, claims []Claim, claimed []*Claim
 			steps[k] = l.claimStep(claims[i].Request, claims[i].Due, patience, 0, marks[k], nil)
 		}
 		again = nil
-		for k, call := range l.runAll(ctx, claimScript, steps) {
+		for k, call := range l.runAll(ctx, "claim", steps) {
 			i := which[k]
 			// It is nil with an error.
 			claimed[i], _ = l.decodeClaim(claims[i].Due, marks[k], call.Read())
@@ -354,7 +334,7 @@ func (l *Ledger) Finish(ctx context.Context, finish Finish) (*Finished, error) {
 	if err != nil {
 		return nil, err
 	}
-	finished, err := finish.decode(space.Read(l.run(ctx, finishScript, step.job, step.args...)))
+	finished, err := finish.decode(space.Read(l.run(ctx, "finish", step.job, step.args...)))
 	l.memory.finished(finish, finished)
 	return finished, err
 }
@@ -407,7 +387,7 @@ func (l *Ledger) FinishAll(ctx context.Context, finishes []Finish) []*Finished {
 	}
 	var single []step
 	var rest []int // finish of a single step
-	for k, call := range l.runAll(ctx, finishScript, steps) {
+	for k, call := range l.runAll(ctx, "finish", steps) {
 		if len(call.Reply) != len(which[k]) {
 			continue // with an error, it is empty
 		}
@@ -419,7 +399,7 @@ func (l *Ledger) FinishAll(ctx context.Context, finishes []Finish) []*Finished {
 			}
 		}
 	}
-	for k, call := range l.runAll(ctx, finishScript, single) {
+	for k, call := range l.runAll(ctx, "finish", single) {
 		i := rest[k]
 		finished[i], _ = finishes[i].decode(call.Read()) // nil with an error
 		l.memory.finished(finishes[i], finished[i])
@@ -437,7 +417,7 @@ func (l *Ledger) Confirm(ctx context.Context, deliveries []Due) error {
 	for _, d := range deliveries {
 		args = append(args, string(d.Run), d.N)
 	}
-	if _, err := l.run(ctx, confirmScript, "", args...); err != nil {
+	if _, err := l.run(ctx, "confirm", "", args...); err != nil {
 		return fmt.Errorf("confirm %d deliveries: %w", len(deliveries), err)
 	}
 	return nil
@@ -456,7 +436,7 @@ func (l *Ledger) repush(ctx context.Context, unconfirmed int, deliveries []Due) 
 	for _, d := range deliveries {
 		args = append(args, string(d.Run), d.N)
 	}
-	r := space.Read(l.run(ctx, repushScript, "", args...))
+	r := space.Read(l.run(ctx, "repush", "", args...))
 	due := restDue(r)
 	if r.Err != nil {
 		return nil, fmt.Errorf("push %s again: %w", describe(deliveries), r.Err)

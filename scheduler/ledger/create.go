@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
-	_ "embed"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -97,29 +96,6 @@ type Created struct {
 	ended map[jobs.RunID]State // ticks that did not become runs
 	after string               // for More: where to continue
 }
-
-var (
-	//go:embed scripts/register.lua
-	registerSource string
-	registerScript = script(registerSource)
-	//go:embed scripts/leave.lua
-	leaveSource string
-	leaveScript = script(leaveSource)
-	//go:embed scripts/carried.lua
-	carriedSource string
-	carriedScript = script(carriedSource)
-	//go:embed scripts/create.lua
-	createSource string
-	createScript = script(createSource)
-	//go:embed scripts/activate.lua
-	activateSource string
-	activateScript = script(activateSource)
-	//go:embed scripts/enqueue.lua
-	enqueueSource string
-	//go:embed scripts/enqueue.fast.lua
-	enqueueFast   string
-	enqueueScript = quick(enqueueFast, enqueueSource)
-)
 
 // Standing is the state of a definition among the others of its job.
 type Standing string
@@ -255,7 +231,7 @@ func (l *Ledger) RegisterEncoded(ctx context.Context, digest string, definitions
 		}
 		return args, nil
 	}
-	err := l.overlap(ctx, registerScript, batches, prepare, func(i int, r *space.Reader) error {
+	err := l.overlap(ctx, "register", batches, prepare, func(i int, r *space.Reader) error {
 		now, revision := r.Time(), r.Number()
 		if r.Err == nil {
 			if registered.Now.IsZero() {
@@ -299,13 +275,13 @@ func (l *Ledger) RegisterEncoded(ctx context.Context, digest string, definitions
 // the arguments of the next are prepared and the reply to the last is taken. After the first error
 // of prepare or take it begins no further call, but take still gets the replies to all calls that
 // were made: Redis has executed them. take gets the error of a call with its reply.
-func (l *Ledger) overlap(ctx context.Context, script lazyScript, n int, prepare func(i int) ([]any, error), take func(i int, r *space.Reader) error) error {
+func (l *Ledger) overlap(ctx context.Context, s script, n int, prepare func(i int) ([]any, error), take func(i int, r *space.Reader) error) error {
 	if n == 1 {
 		args, err := prepare(0)
 		if err != nil {
 			return err
 		}
-		return take(0, space.Read(l.run(ctx, script, "", args...)))
+		return take(0, space.Read(l.run(ctx, s, "", args...)))
 	}
 	var group errgroup.Group
 	prepared, replies := make(chan []any, 1), make(chan *space.Reader, 1)
@@ -332,7 +308,7 @@ func (l *Ledger) overlap(ctx context.Context, script lazyScript, n int, prepare 
 			case <-stop:
 				return nil
 			default: // also when ctx has ended: then the call fails at once
-				replies <- space.Read(l.run(ctx, script, "", args...))
+				replies <- space.Read(l.run(ctx, s, "", args...))
 			}
 		}
 		return nil
@@ -355,7 +331,7 @@ func (l *Ledger) overlap(ctx context.Context, script lazyScript, n int, prepare 
 // worker is started again. Without this call they would give way after [GoneAfter], as they do
 // while a worker of an older build lives, which may carry them. Sent again it changes nothing more.
 func (l *Ledger) Leave(ctx context.Context, session locks.SessionID, digest string, keep time.Duration) error {
-	r := space.Read(l.run(ctx, leaveScript, "", string(session), digest, GoneAfter.Milliseconds(), keep.Milliseconds()))
+	r := space.Read(l.run(ctx, "leave", "", string(session), digest, GoneAfter.Milliseconds(), keep.Milliseconds()))
 	if r.Err != nil {
 		return fmt.Errorf("leave a config: %w", r.Err)
 	}
@@ -365,7 +341,7 @@ func (l *Ledger) Leave(ctx context.Context, session locks.SessionID, digest stri
 // Carried returns the digests of the configs that workers carry, and an entry that changes whenever
 // a worker leaves one. As long as no entry vanishes, no drifted definition becomes active.
 func (l *Ledger) Carried(ctx context.Context) ([]string, error) {
-	r := space.Read(l.run(ctx, carriedScript, "", GoneAfter.Milliseconds()))
+	r := space.Read(l.run(ctx, "carried", "", GoneAfter.Milliseconds()))
 	var digests []string
 	for r.More() {
 		digests = append(digests, r.Text())
@@ -394,7 +370,7 @@ func (l *Ledger) Create(ctx context.Context, decisions []Decision) []Created {
 		}
 		steps, which = append(steps, step{decisions[i].Job.Name, args}), append(which, i)
 	}
-	for k, call := range l.runAll(ctx, createScript, steps) {
+	for k, call := range l.runAll(ctx, "create", steps) {
 		d, c := &decisions[which[k]], &created[which[k]]
 		if err := c.decode(call.Read(), d.Cursor); err != nil {
 			*c = Created{Err: fmt.Errorf("create ticks of %s: %w", d.Job.Name, err)}
@@ -488,7 +464,7 @@ func (l *Ledger) Activate(ctx context.Context, activations []Activation) []Creat
 		return args, nil
 	}
 	taken := 0
-	err := l.overlap(ctx, activateScript, batches, prepare, func(batch int, r *space.Reader) error {
+	err := l.overlap(ctx, "activate", batches, prepare, func(batch int, r *space.Reader) error {
 		for _, i := range which[batch] {
 			outcome, detail := r.Text(), r.Text()
 			if r.Err != nil {
@@ -713,7 +689,7 @@ func (l *Ledger) Enqueue(ctx context.Context, request Request) (*Enqueued, error
 	for _, item := range items {
 		args = append(args, item.String())
 	}
-	r := space.Read(l.runAct(ctx, enqueueScript, job.Name, entry, args...))
+	r := space.Read(l.runAct(ctx, "enqueue", job.Name, entry, args...))
 	enqueued := &Enqueued{Run: id}
 	switch outcome := r.Text(); outcome {
 	case "created":

@@ -3,19 +3,12 @@ package ledger
 import (
 	"context"
 	"crypto/sha256"
-	_ "embed"
 	"encoding/base64"
 	"errors"
 	"fmt"
 
 	"lockstep/jobs"
 	"lockstep/locks/space"
-)
-
-var (
-	//go:embed scripts/definition.lua
-	definitionSource string
-	definitionScript = script(definitionSource)
 )
 
 // nameOf returns the name under which Redis stores a definition: a hash of its text, with the
@@ -86,7 +79,7 @@ func (l *Ledger) definitionsOf(ctx context.Context, ids []jobs.RunID) ([]string,
 	for i, id := range ids {
 		args[i] = string(id)
 	}
-	r := space.Read(l.run(ctx, definitionScript, "", args...))
+	r := space.Read(l.run(ctx, "definition", "", args...))
 	var definitions []string
 	for r.More() {
 		definitions = append(definitions, r.Text())

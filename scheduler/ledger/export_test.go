@@ -16,11 +16,11 @@ type FastPath struct{ Name, Fast, Slow, Hash string }
 
 // FastPaths returns all of them.
 func FastPaths() []FastPath {
-	return []FastPath{
-		{"claim", link(claimFast, ""), link("", claimSource), claimScript().Hash()},
-		{"finish", link(finishFast, ""), link("", finishSource), finishScript().Hash()},
-		{"enqueue", link(enqueueFast, ""), link("", enqueueSource), enqueueScript().Hash()},
+	var all []FastPath
+	for _, s := range []script{"claim", "finish", "enqueue"} {
+		all = append(all, FastPath{string(s), link(s.fast(), ""), link("", s.read()), s.assembled().Hash()})
 	}
+	return all
 }
 
 func link(fast, source string) string { return space.Link(library(), fast, source) }
@@ -40,16 +40,10 @@ func DecodeFinal(id jobs.RunID, text string) (*Record, error) { return decodeFin
 // BodyScripts returns the texts of the scripts that write or remove bodies, by digest.
 func BodyScripts() map[string]string {
 	texts := make(map[string]string)
-	for _, s := range []struct {
-		script       lazyScript
-		fast, source string
-	}{
-		{claimScript, claimFast, claimSource}, {finishScript, finishFast, finishSource}, {enqueueScript, enqueueFast, enqueueSource},
-		{createScript, "", createSource}, {adoptScript, "", adoptSource}, {reopenScript, "", reopenSource}, {assertScript, "", assertSource},
-		{cancelScript, "", cancelSource}, {expireScript, "", expireSource}, {crashScript, "", crashSource},
-		{refuseScript, "", refuseSource}, {skipScript, "", skipSource},
+	for _, s := range []script{
+		"claim", "finish", "enqueue", "create", "adopt", "reopen", "assert", "cancel", "expire", "crash", "refuse", "skip",
 	} {
-		texts[s.script().Hash()] = link(s.fast, s.source)
+		texts[s.assembled().Hash()] = link(s.fast(), s.read())
 	}
 	return texts
 }
@@ -74,7 +68,7 @@ func (l *Ledger) ForgetNews() {
 
 // ClaimAs is [Ledger.Claim] for a session and a hold that have no client.
 func (l *Ledger) ClaimAs(ctx context.Context, session locks.SessionID, hold locks.HoldID, due Due) (*Claimed, error) {
-	return l.decodeClaim(due, nil, space.Read(l.run(ctx, claimScript, due.Run.Job(), string(session), string(hold), string(due.Run), due.N,
+	return l.decodeClaim(due, nil, space.Read(l.run(ctx, "claim", due.Run.Job(), string(session), string(hold), string(due.Run), due.N,
 		0, 1, 0, "")))
 }
 

@@ -2,19 +2,12 @@ package ledger
 
 import (
 	"context"
-	_ "embed"
 	"errors"
 	"fmt"
 	"slices"
 	"time"
 
 	"github.com/redis/go-redis/v9"
-)
-
-var (
-	//go:embed scripts/purge.lua
-	purgeSource string
-	purgeScript = script(purgeSource)
 )
 
 const (
@@ -182,7 +175,7 @@ func (l *Ledger) TrimHistory(ctx context.Context, size *HistorySize, bytes int64
 			steps[i] = step{name, []any{unixMillis(upto), purgeMost}}
 		}
 		var more []string
-		for i, call := range l.runAll(ctx, purgeScript, steps) {
+		for i, call := range l.runAll(ctx, "purge", steps) {
 			r := call.Read()
 			n := int(r.Number())
 			if r.Err != nil {

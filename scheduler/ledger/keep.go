@@ -2,16 +2,9 @@ package ledger
 
 import (
 	"context"
-	_ "embed"
 	"fmt"
 
 	"lockstep/locks/space"
-)
-
-var (
-	//go:embed scripts/keep.lua
-	keepSource string
-	keepScript = script(keepSource)
 )
 
 // QueuePaused makes the runs of a queue that wait for their locks step back: from now on they get
@@ -60,6 +53,6 @@ func (l *Ledger) keep(ctx context.Context, how string, queues ...string) ([]Due,
 	for _, queue := range queues {
 		args = append(args, queue)
 	}
-	r := space.Read(l.run(ctx, keepScript, "", args...))
+	r := space.Read(l.run(ctx, "keep", "", args...))
 	return restDue(r), r.Err
 }

@@ -5,6 +5,8 @@ import (
 	"embed"
 	"errors"
 	"fmt"
+	"io/fs"
+	"path"
 	"strings"
 	"sync"
 	"time"
@@ -79,58 +81,74 @@ func (l *Ledger) Writable(ctx context.Context) error {
 	return nil
 }
 
-//go:embed scripts/lib
-var libraryFiles embed.FS
+//go:embed scripts
+var scriptFiles embed.FS
+
+// A script is a file in scripts, by its name. Each one describes its arguments and its reply.
+// Before it comes its fast path, if it has one (<name>.fast.lua).
+type script string
+
+func (s script) read() string {
+	source, err := scriptFiles.ReadFile("scripts/" + string(s) + ".lua")
+	if err != nil {
+		panic(err) // the name is wrong
+	}
+	return string(source)
+}
 
 // library is what scripts of the ledger share, by nouns (scripts/lib). A declaration uses only
 // those before it.
 var library = sync.OnceValue(func() string {
 	var text strings.Builder
-	for _, name := range []string{
+	for _, noun := range []script{
 		"keys", "layout", "values", "run", "body", "attempt", "wait", "order", "news", "end", "tick", "job", "carry",
 	} {
-		source, err := libraryFiles.ReadFile("scripts/lib/" + name + ".lua")
-		if err != nil {
-			panic(err) // the list above names a file that is missing
-		}
-		text.Write(source)
+		text.WriteString(("lib/" + noun).read())
 	}
 	return text.String()
 })
 
-// A lazyScript is assembled when it is first called, and does not change afterward: a process that
-// sends none, such as the guard of a command, does not spend the milliseconds that all of them
-// take.
-type lazyScript func() *redis.Script
+// scripts has all of them. Each is assembled when it is first sent, and does not change afterward:
+// a process that sends none, such as the guard of a command, does not spend the milliseconds that
+// all of them take.
+var scripts = sync.OnceValue(func() map[script]func() *redis.Script {
+	files, err := fs.Glob(scriptFiles, "scripts/*.lua")
+	if err != nil {
+		panic(err) // the pattern is wrong
+	}
+	all := make(map[script]func() *redis.Script)
+	for _, file := range files {
+		if s := script(strings.TrimSuffix(path.Base(file), ".lua")); !strings.HasSuffix(string(s), ".fast") {
+			all[s] = sync.OnceValue(func() *redis.Script {
+				return redis.NewScript(space.Link(library(), s.fast(), s.read()))
+			})
+		}
+	}
+	return all
+})
 
-// scripts are all of them, by name. The map is not written after the package was initialized.
-var scripts = make(map[string]lazyScript)
-
-func script(source string) lazyScript { return quick("", source) }
-
-// quick puts a fast path in front of a script.
-func quick(fast, source string) lazyScript {
-	// each source begins with its name
-	name, _, _ := strings.Cut(strings.TrimPrefix(source, "-- "), " ")
-	scripts[name] = sync.OnceValue(func() *redis.Script {
-		return redis.NewScript(space.Link(library(), fast, source))
-	})
-	return scripts[name]
+// fast returns the fast path of a script, or "".
+func (s script) fast() string {
+	source, _ := scriptFiles.ReadFile("scripts/" + string(s) + ".fast.lua") // few have one
+	return string(source)
 }
+
+// assembled returns the script as it is sent.
+func (s script) assembled() *redis.Script { return scripts()[s]() }
 
 // ScriptNames returns the names of the scripts that this package sends, by the hashes that SLOWLOG
 // and MONITOR show.
 func ScriptNames() map[string]string {
-	names := make(map[string]string, len(scripts))
-	for name, script := range scripts {
-		names[script().Hash()] = name
+	names := make(map[string]string)
+	for s := range scripts() {
+		names[s.assembled().Hash()] = string(s)
 	}
 	return names
 }
 
 // run sends a script. job "" is for scripts that touch no job's history.
-func (l *Ledger) run(ctx context.Context, script lazyScript, job string, args ...any) (space.Reply, error) {
-	return space.RunText(ctx, l.rdb, script(), l.keysOf(job), args...)
+func (l *Ledger) run(ctx context.Context, s script, job string, args ...any) (space.Reply, error) {
+	return space.RunText(ctx, l.rdb, s.assembled(), l.keysOf(job), args...)
 }
 
 // keysOf returns the keys of a script that may touch the history of a job, if it is not "".
@@ -148,17 +166,17 @@ type step struct {
 }
 
 // calls returns calls of a script, one for each step.
-func (l *Ledger) calls(script lazyScript, steps []step) []*space.Call {
+func (l *Ledger) calls(s script, steps []step) []*space.Call {
 	calls := make([]*space.Call, len(steps))
 	for i, step := range steps {
-		calls[i] = &space.Call{Prepared: space.Prepare(script(), l.keysOf(step.job)), Args: step.args}
+		calls[i] = &space.Call{Prepared: space.Prepare(s.assembled(), l.keysOf(step.job)), Args: step.args}
 	}
 	return calls
 }
 
 // runAll sends calls of a script, see [space.Send].
-func (l *Ledger) runAll(ctx context.Context, script lazyScript, steps []step) []*space.Call {
-	calls := l.calls(script, steps)
+func (l *Ledger) runAll(ctx context.Context, s script, steps []step) []*space.Call {
+	calls := l.calls(s, steps)
 	space.Send(ctx, l.rdb, calls)
 	return calls
 }

@@ -2,7 +2,6 @@ package ledger
 
 import (
 	"context"
-	_ "embed"
 	"fmt"
 	"slices"
 	"strconv"
@@ -13,18 +12,6 @@ import (
 
 	"lockstep/jobs"
 	"lockstep/locks/space"
-)
-
-var (
-	//go:embed scripts/open.lua
-	openSource string
-	openScript = script(openSource)
-	//go:embed scripts/outstanding.lua
-	outstandingSource string
-	outstandingScript = script(outstandingSource)
-	//go:embed scripts/history.lua
-	historySource string
-	historyScript = script(historySource)
 )
 
 const (
@@ -67,7 +54,7 @@ type OpenEntry struct {
 // no effect on other indexes. The cost depends only on the limit, not on the number of outstanding
 // runs. Read the records with [Ledger.OpenRecords].
 func (l *Ledger) OpenEntries(ctx context.Context, index Index, job, after string, limit int) ([]OpenEntry, error) {
-	r := space.Read(l.run(ctx, openScript, "", string(index), job, after, min(limit, page)))
+	r := space.Read(l.run(ctx, "open", "", string(index), job, after, min(limit, page)))
 	var entries []OpenEntry
 	for r.More() {
 		entries = append(entries, OpenEntry{Run: jobs.RunID(r.Text()), Position: r.Text()})
@@ -84,7 +71,7 @@ func (l *Ledger) OpenRecords(ctx context.Context, ids []jobs.RunID) ([]*Record, 
 	records := make([]*Record, 0, len(ids))
 	for len(records) < len(ids) {
 		some := ids[len(records):min(len(ids), len(records)+page)]
-		r := space.Read(l.run(ctx, outstandingScript, "", argsOf(some)...))
+		r := space.Read(l.run(ctx, "outstanding", "", argsOf(some)...))
 		for n := 0; n == 0 || r.More() && n < len(some); n++ { // a reply has one record at least
 			record, log, args := r.Text(), r.Text(), r.Text()
 			if r.Err != nil {
@@ -286,7 +273,7 @@ func (l *Ledger) EndedRecords(ctx context.Context, entries []EndedEntry) ([]*Rec
 			steps = append(steps, step{job: name, args: argsOf(args)})
 		}
 		var more []string
-		for i, call := range l.runAll(ctx, historyScript, steps) {
+		for i, call := range l.runAll(ctx, "history", steps) {
 			name := asked[i]
 			r := call.Read()
 			// a reply has one record at least

@@ -2,7 +2,6 @@ package ledger
 
 import (
 	"context"
-	_ "embed"
 	"errors"
 	"fmt"
 	"maps"
@@ -17,15 +16,6 @@ import (
 	"lockstep/jobs"
 	"lockstep/locks"
 	"lockstep/locks/space"
-)
-
-var (
-	//go:embed scripts/assert.lua
-	assertSource string
-	assertScript = script(assertSource)
-	//go:embed scripts/mirror.lua
-	mirrorSource string
-	mirrorScript = script(mirrorSource)
 )
 
 // ErrLate is returned when lost state cannot be re-asserted any more: the grace period is over, or
@@ -410,7 +400,7 @@ func (l *Ledger) Mirror(ctx context.Context) (more bool, err error) {
 
 // mirrorPage reads the next page of the index.
 func (l *Ledger) mirrorPage(ctx context.Context, reading *mirror, asked time.Time) error {
-	r := space.Read(l.run(ctx, mirrorScript, "", reading.after, mirrorPage))
+	r := space.Read(l.run(ctx, "mirror", "", reading.after, mirrorPage))
 	after := r.Text()
 	var runs []jobs.RunID
 	for r.More() {
@@ -557,7 +547,7 @@ func (l *Ledger) say(ctx context.Context, facts []fact) error {
 // this moment, the attempt would be taken for one that crashed, and a run that had succeeded would
 // run again.
 func (l *Ledger) sayAtOnce(ctx context.Context, steps, ends []step) (said, ended []*space.Call) {
-	said, ended = l.calls(assertScript, steps), l.calls(finishScript, ends)
+	said, ended = l.calls("assert", steps), l.calls("finish", ends)
 	space.SendWhole(ctx, l.rdb, slices.Concat(said, ended))
 	return said, ended
 }
@@ -714,7 +704,7 @@ func (l *Ledger) writeLost(ctx context.Context, lost map[*jobs.Job]time.Time) er
 			string(StateLost), "Redis was emptied: what no live worker knew of these ticks is lost", "", ""}})
 	}
 	var errs []error
-	for i, call := range l.runAll(ctx, lineScript, steps) {
+	for i, call := range l.runAll(ctx, "line", steps) {
 		if call.Err != nil {
 			errs = append(errs, fmt.Errorf("note what was lost of %s: %w", steps[i].job, call.Err))
 		}

@@ -2,7 +2,6 @@ package ledger
 
 import (
 	"context"
-	_ "embed"
 	"errors"
 	"fmt"
 	"maps"
@@ -16,12 +15,6 @@ import (
 	"lockstep/locks/space"
 )
 
-var (
-	//go:embed scripts/find.lua
-	findSource string
-	findScript = script(findSource)
-)
-
 // ErrUnknown means that the ledger has no such run or job (any more).
 var ErrUnknown = errors.New("not in the ledger")
 
@@ -32,7 +25,7 @@ func (l *Ledger) Find(ctx context.Context, id jobs.RunID) (*Record, string, erro
 	if job == "" {
 		return fail(ErrUnknown)
 	}
-	r := space.Read(l.run(ctx, findScript, job, string(id)))
+	r := space.Read(l.run(ctx, "find", job, string(id)))
 	switch outcome := r.Text(); outcome {
 	case "open":
 		record, log, args, output := r.Text(), r.Text(), r.Text(), r.Text()

@@ -2,7 +2,6 @@ package ledger
 
 import (
 	"context"
-	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -10,12 +9,6 @@ import (
 	"lockstep/jobs"
 	"lockstep/locks"
 	"lockstep/locks/space"
-)
-
-var (
-	//go:embed scripts/refuse.lua
-	refuseSource string
-	refuseScript = script(refuseSource)
 )
 
 // Final reports whether an error of the ledger is a permanent reply to a call, so that sending it
@@ -61,7 +54,7 @@ func (l *Ledger) Refuse(ctx context.Context, refusal Refusal) (RefusalOutcome, [
 	if hold == "" && refusal.Token != 0 {
 		hold = refusal.Token.String()
 	}
-	r := space.Read(l.run(ctx, refuseScript, refusal.Run.Job(), string(refusal.Run), n, hold, reason, quoted, tickOf(refusal.Run),
+	r := space.Read(l.run(ctx, "refuse", refusal.Run.Job(), string(refusal.Run), n, hold, reason, quoted, tickOf(refusal.Run),
 		refusal.Queue))
 	refused := RefusalOutcome(r.Text())
 	r.Text()

@@ -2,21 +2,11 @@ package ledger
 
 import (
 	"context"
-	_ "embed"
 	"fmt"
 	"strings"
 
 	"lockstep/jobs"
 	"lockstep/locks/space"
-)
-
-var (
-	//go:embed scripts/remove.lua
-	removeSource string
-	removeScript = script(removeSource)
-	//go:embed scripts/requeue.lua
-	requeueSource string
-	requeueScript = script(requeueSource)
 )
 
 // Forget removes the remaining data of a job that no worker carries: its definition, its cursor,
@@ -33,7 +23,7 @@ func (l *Ledger) Forget(ctx context.Context, job string, act Act) error {
 	entry := act.entry()
 	done := "" // by the steps before
 	for {
-		r := space.Read(l.runAct(ctx, removeScript, job, entry, job, GoneAfter.Milliseconds(), entry, retiredAfter.Milliseconds()))
+		r := space.Read(l.runAct(ctx, "remove", job, entry, job, GoneAfter.Milliseconds(), entry, retiredAfter.Milliseconds()))
 		switch outcome := r.Text(); {
 		case r.Err != nil:
 			return fail(r.Err)
@@ -99,7 +89,7 @@ func (l *Ledger) Requeue(ctx context.Context, records []*Record) (moved []Requeu
 		}
 	}
 	for len(args) > 0 {
-		r := space.Read(l.run(ctx, requeueScript, "", args...))
+		r := space.Read(l.run(ctx, "requeue", "", args...))
 		examined := int(r.Number())
 		r.Each(func(list *space.Reader) {
 			run := jobs.RunID(list.Text())

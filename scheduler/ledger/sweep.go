@@ -2,7 +2,6 @@ package ledger
 
 import (
 	"context"
-	_ "embed"
 	"errors"
 	"fmt"
 	"strconv"
@@ -11,39 +10,6 @@ import (
 	"lockstep/jobs"
 	"lockstep/locks"
 	"lockstep/locks/space"
-)
-
-var (
-	//go:embed scripts/poll.lua
-	pollSource string
-	pollScript = script(pollSource)
-	//go:embed scripts/asked.lua
-	askedSource string
-	askedScript = script(askedSource)
-	//go:embed scripts/sweep.lua
-	sweepSource string
-	sweepScript = script(sweepSource)
-	//go:embed scripts/pending.lua
-	pendingSource string
-	pendingScript = script(pendingSource)
-	//go:embed scripts/sent.lua
-	sentSource string
-	sentScript = script(sentSource)
-	//go:embed scripts/ended.lua
-	endedSource string
-	endedScript = script(endedSource)
-	//go:embed scripts/crash.lua
-	crashSource string
-	crashScript = script(crashSource)
-	//go:embed scripts/died.lua
-	diedSource string
-	diedScript = script(diedSource)
-	//go:embed scripts/expire.lua
-	expireSource string
-	expireScript = script(expireSource)
-	//go:embed scripts/postpone.lua
-	postponeSource string
-	postponeScript = script(postponeSource)
 )
 
 // DutyStale is how long the session on duty may go without a poll before another session takes duty
@@ -95,7 +61,7 @@ func (l *Ledger) poll(ctx context.Context, session locks.SessionID, digest strin
 	if err != nil {
 		return nil, fmt.Errorf("poll: read the last of the news: %w", err)
 	}
-	r := space.Read(l.run(ctx, pollScript, "", string(session), revision, most, DutyStale.Milliseconds(), digest, position,
+	r := space.Read(l.run(ctx, "poll", "", string(session), revision, most, DutyStale.Milliseconds(), digest, position,
 		drifted, GoneAfter.Milliseconds()))
 	poll := &Poll{Now: r.Time(), Duty: r.Number() == 1, Revision: r.Number(), Moved: make(map[string]Moved)}
 	poll.Stop, poll.Drain = askedOf(r)
@@ -146,7 +112,7 @@ func askedOf(r *space.Reader) (stop map[jobs.RunID]string, drain bool) {
 // Asked returns the runs of a session that must stop, and why: for a draining worker, which no
 // longer polls.
 func (l *Ledger) Asked(ctx context.Context, session locks.SessionID) (map[jobs.RunID]string, error) {
-	r := space.Read(l.run(ctx, askedScript, "", string(session)))
+	r := space.Read(l.run(ctx, "asked", "", string(session)))
 	stop, _ := askedOf(r)
 	if r.Err != nil {
 		return nil, fmt.Errorf("read which runs must stop: %w", r.Err)
@@ -200,7 +166,7 @@ func (l *Ledger) Sweep(ctx context.Context, limits SweepLimits) (*Sweep, error) 
 	if limits.Room != nil {
 		room = max(0, min(room, limits.Room()))
 	}
-	r := space.Read(l.run(ctx, sweepScript, "", limits.Most, limits.Unconfirmed.Milliseconds(), room))
+	r := space.Read(l.run(ctx, "sweep", "", limits.Most, limits.Unconfirmed.Milliseconds(), room))
 	sweep := &Sweep{Now: r.Time(), Next: space.Millis(r.Number()), More: r.Number() == 1, Due: dueOf(r)}
 	r.Each(func(list *space.Reader) {
 		sweep.Dead = append(sweep.Dead, Dead{Run: jobs.RunID(list.Text()), Token: locks.Token(list.Number()), Job: list.Text(),
@@ -247,7 +213,7 @@ func (l *Ledger) pending(ctx context.Context, deliveries []Due) error {
 	for i, d := range deliveries {
 		args[i] = string(d.Run)
 	}
-	_, err := l.run(ctx, pendingScript, "", args...)
+	_, err := l.run(ctx, "pending", "", args...)
 	return err
 }
 
@@ -262,7 +228,7 @@ type Sent struct {
 // Sent returns at most most deliveries that were last known to be in their queues at least since
 // ago, the oldest first.
 func (l *Ledger) Sent(ctx context.Context, most int, since time.Duration) (*Sent, error) {
-	r := space.Read(l.run(ctx, sentScript, "", most, since.Milliseconds()))
+	r := space.Read(l.run(ctx, "sent", "", most, since.Milliseconds()))
 	sent := &Sent{All: int(r.Number()), LookUp: dueOf(r)}
 	r.Each(func(list *space.Reader) { sent.Broken = append(sent.Broken, jobs.RunID(list.Text())) })
 	if r.Err != nil {
@@ -277,7 +243,7 @@ func (l *Ledger) Ended(ctx context.Context, sessions []locks.SessionID) ([]locks
 	for i, session := range sessions {
 		args[i] = string(session)
 	}
-	r := space.Read(l.run(ctx, endedScript, "", args...))
+	r := space.Read(l.run(ctx, "ended", "", args...))
 	var ended []locks.SessionID
 	for r.More() {
 		ended = append(ended, locks.SessionID(r.Text()))
@@ -333,7 +299,7 @@ func (l *Ledger) CrashAll(ctx context.Context, closings []Closing) []CrashResult
 		steps[i] = step{c.Dead.Job, closeArgs(c.Dead, c.Job, "")}
 	}
 	results := make([]CrashResult, len(closings))
-	for i, call := range l.runAll(ctx, crashScript, steps) {
+	for i, call := range l.runAll(ctx, "crash", steps) {
 		_, results[i].Closed, results[i].Err = l.closed(closings[i].Dead, closings[i].Job, "", call.Read())
 	}
 	return results
@@ -357,7 +323,7 @@ func (l *Ledger) LostLease(ctx context.Context, session locks.SessionID, lost De
 var ErrNotYet = errors.New("not at this time")
 
 func (l *Ledger) close(ctx context.Context, dead Dead, job *jobs.Job, reporter locks.SessionID) (reply string, _ *Closed, err error) {
-	return l.closed(dead, job, reporter, space.Read(l.run(ctx, crashScript, dead.Job, closeArgs(dead, job, reporter)...)))
+	return l.closed(dead, job, reporter, space.Read(l.run(ctx, "crash", dead.Job, closeArgs(dead, job, reporter)...)))
 }
 
 func closeArgs(dead Dead, job *jobs.Job, reporter locks.SessionID) []any {
@@ -386,7 +352,7 @@ func (l *Ledger) closed(dead Dead, job *jobs.Job, reporter locks.SessionID, r *s
 // of that process calls it, before [locks.Space.EndSession]. Without it, the attempts of a session
 // that ends have lost their lease.
 func (l *Ledger) Died(ctx context.Context, session locks.SessionID) error {
-	if _, err := l.run(ctx, diedScript, "", string(session)); err != nil {
+	if _, err := l.run(ctx, "died", "", string(session)); err != nil {
 		return fmt.Errorf("note the death of %s: %w", session, err)
 	}
 	return nil
@@ -419,7 +385,7 @@ func (l *Ledger) ExpireAll(ctx context.Context, expiries []Expiry) []Expired {
 		steps[i] = step{e.Run.Job(), []any{string(e.Run), e.Job.History.Runs, e.Job.History.For.Milliseconds()}}
 	}
 	results := make([]Expired, len(expiries))
-	for i, call := range l.runAll(ctx, expireScript, steps) {
+	for i, call := range l.runAll(ctx, "expire", steps) {
 		r := call.Read()
 		r.Text()
 		r.Text()
@@ -440,7 +406,7 @@ func (l *Ledger) Postpone(ctx context.Context, runs []jobs.RunID, pause time.Dur
 	for _, run := range runs {
 		args = append(args, string(run))
 	}
-	if _, err := l.run(ctx, postponeScript, "", args...); err != nil {
+	if _, err := l.run(ctx, "postpone", "", args...); err != nil {
 		return fmt.Errorf("postpone the expiry of %d runs: %w", len(runs), err)
 	}
 	return nil

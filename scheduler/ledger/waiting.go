@@ -2,7 +2,6 @@ package ledger
 
 import (
 	"context"
-	_ "embed"
 	"fmt"
 	"strings"
 
@@ -10,12 +9,6 @@ import (
 
 	"lockstep/jobs"
 	"lockstep/locks/space"
-)
-
-var (
-	//go:embed scripts/waiting.lua
-	waitingSource string
-	waitingScript = script(waitingSource)
 )
 
 // readyMember is the entry of a due run in the index of due runs, as pad and due of
@@ -131,7 +124,7 @@ func (l *Ledger) DueRuns(ctx context.Context, queue, after string, most int) (pa
 // WaitingRuns returns runs of a queue that wait for their locks, as [Ledger.DueRuns] does: those
 // that have waited for longest first.
 func (l *Ledger) WaitingRuns(ctx context.Context, queue, after string, most int) (page RunPage, err error) {
-	r := space.Read(l.run(ctx, waitingScript, "", queue, after, most))
+	r := space.Read(l.run(ctx, "waiting", "", queue, after, most))
 	page.Next = r.Text()
 	var ids []jobs.RunID
 	for r.More() {
