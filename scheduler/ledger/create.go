@@ -471,7 +471,9 @@ func (l *Ledger) Activate(ctx context.Context, activations []Activation) []Creat
 				fail(i, r.Err)
 				continue
 			}
-			if err := results[i].activated(outcome, detail, activations[i].Cursor); err != nil {
+			if outcome == "ok" {
+				results[i].Cursor = activations[i].Cursor
+			} else if err := results[i].refused(outcome, space.Read(space.Reply{detail}, nil)); err != nil {
 				fail(i, err)
 				continue
 			}
@@ -488,15 +490,31 @@ func (l *Ledger) Activate(ctx context.Context, activations []Activation) []Creat
 	return results
 }
 
-// activated decodes the reply to one activation.
-func (c *Created) activated(outcome, detail string, cursor time.Time) error {
-	r := space.Read([]any{detail}, nil)
-	switch outcome {
+// decode reads the reply to a decision.
+func (c *Created) decode(r *space.Reader, cursor time.Time) error {
+	switch outcome := r.Text(); outcome {
 	case "ok":
-		c.Cursor = cursor
+		c.Cursor, c.ended = cursor, make(map[jobs.RunID]State)
+		r.Each(func(list *space.Reader) { c.ended[jobs.RunID(list.Text())] = State(list.Text()) })
+		c.Due = restDue(r)
+	case "more":
+		c.More, c.after = true, r.Text()
+		c.Due = restDue(r)
+	case "late":
+		return ErrLate
+	default:
+		return c.refused(outcome, r)
+	}
+	return r.Err
+}
+
+// refused decodes an outcome for which nothing was recorded.
+func (c *Created) refused(outcome string, r *space.Reader) error {
+	switch outcome {
 	case "moved":
 		c.Moved = true
-		if detail != "" {
+		if cursor := r.Text(); cursor != "" {
+			r = space.Read(space.Reply{cursor}, nil)
 			c.Cursor = r.Time()
 		}
 	case "early":
@@ -509,43 +527,6 @@ func (c *Created) activated(outcome, detail string, cursor time.Time) error {
 		return r.Unknown(outcome)
 	}
 	return r.Err
-}
-
-func (c *Created) decode(r *space.Reader, cursor time.Time) error {
-	switch outcome := r.Text(); outcome {
-	case "ok":
-		c.Cursor, c.ended = cursor, make(map[jobs.RunID]State)
-		r.Each(func(list *space.Reader) { c.ended[jobs.RunID(list.Text())] = State(list.Text()) })
-		c.Due = restDue(r)
-		return r.Err
-	case "more":
-		c.More, c.after = true, r.Text()
-		c.Due = restDue(r)
-		return r.Err
-	case "moved":
-		c.Moved = true
-		if r.More() {
-			if text := r.Text(); text != "" {
-				ms, err := strconv.ParseInt(text, 10, 64)
-				c.Cursor = millis(ms)
-				return err
-			}
-		}
-		return r.Err
-	case "early":
-		c.Early = true
-		return nil
-	case "grace":
-		c.Grace = space.Millis(r.Number())
-		return r.Err
-	case "inactive":
-		c.Inactive = true
-		return nil
-	case "late":
-		return ErrLate
-	default:
-		return r.Unknown(outcome)
-	}
 }
 
 func (l *Ledger) decisionArgs(d *Decision) ([]any, error) {
