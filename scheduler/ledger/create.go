@@ -276,13 +276,6 @@ func (l *Ledger) RegisterEncoded(ctx context.Context, digest string, definitions
 // of prepare or take it begins no further call, but take still gets the replies to all calls that
 // were made: Redis has executed them. take gets the error of a call with its reply.
 func (l *Ledger) overlap(ctx context.Context, s script, n int, prepare func(i int) ([]any, error), take func(i int, r *space.Reader) error) error {
-	if n == 1 {
-		args, err := prepare(0)
-		if err != nil {
-			return err
-		}
-		return take(0, space.Read(l.run(ctx, s, "", args...)))
-	}
 	var group errgroup.Group
 	prepared, replies := make(chan []any, 1), make(chan *space.Reader, 1)
 	stop := make(chan struct{}) // closed at the first error of take
