@@ -81,24 +81,13 @@ func (l *Ledger) Adopt(ctx context.Context, a Adoption) (*Enqueued, error) {
 		args = append(args, item.String())
 	}
 	r := space.Read(l.run(ctx, "adopt", job.Name, args...))
-	enqueued := new(Enqueued)
-	switch outcome := r.Text(); outcome {
-	case "created":
-		enqueued.Run = jobs.RunID(r.Text())
-		n := r.Number()
-		enqueued.State = State(r.Text())
-		if n > 0 {
-			enqueued.Due = []Due{{Run: enqueued.Run, N: n, Queue: a.Queue}}
-		}
-	case "exists":
-		enqueued.Exists, enqueued.Run, enqueued.State = true, jobs.RunID(r.Text()), State(r.Text())
-	case "dead":
+	outcome := r.Text()
+	if outcome == "dead" {
 		return fail(ErrSession)
-	default:
-		return fail(r.Unknown(outcome))
 	}
-	if r.Err != nil {
-		return fail(r.Err)
+	enqueued := &Enqueued{Run: jobs.RunID(r.Text())}
+	if err := enqueued.decode(outcome, a.Queue, r); err != nil {
+		return fail(err)
 	}
 	return enqueued, nil
 }

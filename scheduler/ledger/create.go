@@ -665,22 +665,27 @@ func (l *Ledger) Enqueue(ctx context.Context, request Request) (*Enqueued, error
 	}
 	r := space.Read(l.runAct(ctx, "enqueue", job.Name, entry, args...))
 	enqueued := &Enqueued{Run: id}
-	switch outcome := r.Text(); outcome {
-	case "created":
-		n := r.Number()
-		enqueued.State = State(r.Text())
-		if n > 0 {
-			enqueued.Due = []Due{{Run: id, N: n, Queue: job.Queue}}
-		}
-	case "exists":
-		enqueued.Exists, enqueued.State = true, State(r.Text())
-	default:
-		return fail(r.Unknown(outcome))
-	}
-	if r.Err != nil {
-		return fail(r.Err)
+	if err := enqueued.decode(r.Text(), job.Queue, r); err != nil {
+		return fail(err)
 	}
 	return enqueued, nil
+}
+
+// decode reads what follows the outcome, and the id if the script chooses it. queue is the run's.
+func (e *Enqueued) decode(outcome, queue string, r *space.Reader) error {
+	switch outcome {
+	case "created":
+		n := r.Number()
+		e.State = State(r.Text())
+		if n > 0 {
+			e.Due = []Due{{Run: e.Run, N: n, Queue: queue}}
+		}
+	case "exists":
+		e.Exists, e.State = true, State(r.Text())
+	default:
+		return r.Unknown(outcome)
+	}
+	return r.Err
 }
 
 // compact writes JSON without white space, so that no control byte of it can be mistaken for a
