@@ -171,21 +171,18 @@ func (l *Ledger) Reopen(ctx context.Context, re Reopening) ([]Due, error) {
 		return fail(err)
 	}
 	patience, onBusy, limits := waitOf(job)
-	serial, anyState := "", 0
+	serial := ""
 	for _, item := range items {
 		if item.Name == jobs.JobResource(job.Name) {
 			serial = "1"
 		}
-	}
-	if re.Any {
-		anyState = 1
 	}
 	tick := ""
 	if !re.Tick.IsZero() {
 		tick = fmt.Sprint(re.Tick.UnixMilli())
 	}
 	entry := re.Act.entry()
-	args := []any{string(re.Run), tick, job.Name, job.Queue, storedArgs(arguments, job), named(string(definition)), patience, onBusy, limits, serial, anyState,
+	args := []any{string(re.Run), tick, job.Name, job.Queue, storedArgs(arguments, job), named(string(definition)), patience, onBusy, limits, serial, re.Any,
 		entry}
 	for _, item := range items {
 		args = append(args, item.String())

@@ -65,16 +65,12 @@ func (l *Ledger) Adopt(ctx context.Context, a Adoption) (*Enqueued, error) {
 	if err != nil {
 		return fail(err)
 	}
-	again := 0
-	if a.Again {
-		again = 1
-	}
 	remembered := RememberedFor
 	if generated(a.ID) {
 		remembered = GeneratedFor
 	}
 	patience, onBusy, limits := waitOf(job)
-	args := []any{job.Name, string(id), string(a.Session), a.Giving, again, a.Queue, remembered.Milliseconds(), reason,
+	args := []any{job.Name, string(id), string(a.Session), a.Giving, a.Again, a.Queue, remembered.Milliseconds(), reason,
 		storedArgs(arguments, job), named(string(definition)), patience, onBusy, limits,
 		job.History.Runs, job.History.For.Milliseconds(), GeneratedFor.Milliseconds()}
 	for _, item := range items {

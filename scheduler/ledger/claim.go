@@ -91,16 +91,16 @@ func info(record *Record) json.RawMessage {
 // reply. Send it until a reply arrives or the request's session is over, for until then the attempt
 // may have begun. An error that is [Final] is also a reply: the run is for [Ledger.Refuse].
 func (l *Ledger) Claim(ctx context.Context, request *locks.Request, due Due, patience time.Duration, before []string) (*Claimed, error) {
-	return l.claim(ctx, request, due, patience, 1, before)
+	return l.claim(ctx, request, due, patience, true, before)
 }
 
 // ClaimSound is [Ledger.Claim] for runs that have never crashed. A run that has crashed stays
 // unchanged, and may still be claimed with the same request.
 func (l *Ledger) ClaimSound(ctx context.Context, request *locks.Request, due Due, patience time.Duration, before []string) (*Claimed, error) {
-	return l.claim(ctx, request, due, patience, 0, before)
+	return l.claim(ctx, request, due, patience, false, before)
 }
 
-func (l *Ledger) claim(ctx context.Context, request *locks.Request, due Due, patience time.Duration, suspects int, before []string) (*Claimed, error) {
+func (l *Ledger) claim(ctx context.Context, request *locks.Request, due Due, patience time.Duration, suspects bool, before []string) (*Claimed, error) {
 	for {
 		marks := l.able.marks(due.Run.Job())
 		step := l.claimStep(request, due, patience, suspects, marks, before)
@@ -111,7 +111,7 @@ func (l *Ledger) claim(ctx context.Context, request *locks.Request, due Due, pat
 	}
 }
 
-func (l *Ledger) claimStep(request *locks.Request, due Due, patience time.Duration, suspects int, marks []mark, before []string) step {
+func (l *Ledger) claimStep(request *locks.Request, due Due, patience time.Duration, suspects bool, marks []mark, before []string) step {
 	args := []any{string(request.Session()), string(request.ID()), string(due.Run), due.N, patience.Milliseconds(), suspects,
 		request.Cutoff().Milliseconds(), l.able.text(marks)}
 	for _, queue := range before {
@@ -182,7 +182,7 @@ func (l *Ledger) claimEach(ctx context.Context, claims []Claim, claimed []*Claim
 		steps, marks := make([]step, len(which)), make([][]mark, len(which))
 		for k, i := range which {
 			marks[k] = l.able.marks(claims[i].Due.Run.Job())
-			steps[k] = l.claimStep(claims[i].Request, claims[i].Due, patience, 0, marks[k], nil)
+			steps[k] = l.claimStep(claims[i].Request, claims[i].Due, patience, false, marks[k], nil)
 		}
 		again = nil
 		for k, call := range l.runAll(ctx, "claim", steps) {
@@ -427,11 +427,11 @@ func (l *Ledger) Confirm(ctx context.Context, deliveries []Due) error {
 // now. It omits a run that is no longer due under the n of its delivery. So it may be sent again;
 // when the first reply was lost, the sweep repeats the pushes.
 func (l *Ledger) Repush(ctx context.Context, deliveries ...Due) ([]Due, error) {
-	return l.repush(ctx, 0, deliveries)
+	return l.repush(ctx, false, deliveries)
 }
 
-// repush is Repush, with unconfirmed 1 for deliveries with an unconfirmed push.
-func (l *Ledger) repush(ctx context.Context, unconfirmed int, deliveries []Due) ([]Due, error) {
+// repush is Repush, with unconfirmed for deliveries with an unconfirmed push.
+func (l *Ledger) repush(ctx context.Context, unconfirmed bool, deliveries []Due) ([]Due, error) {
 	args := append(make([]any, 0, 1+2*len(deliveries)), unconfirmed)
 	for _, d := range deliveries {
 		args = append(args, string(d.Run), d.N)

@@ -142,14 +142,6 @@ const (
 // RegisterBatch is how many definitions [Ledger.Register] sends together.
 const RegisterBatch = 250
 
-// signs is 1 when this process signs definitions, else 0.
-func (l *Ledger) signs() int {
-	if l.signing == nil {
-		return 0
-	}
-	return 1
-}
-
 // Hash names a definition. It covers the text before its ${...} are replaced, without its
 // signature, so it is the same on all hosts.
 func Hash(job *jobs.Job) (string, error) {
@@ -220,7 +212,7 @@ func (l *Ledger) RegisterEncoded(ctx context.Context, digest string, definitions
 	batches := max(1, (len(definitions)+RegisterBatch-1)/RegisterBatch)
 	prepare := func(i int) ([]any, error) {
 		args := make([]any, 0, 5+6*len(batch(i)))
-		args = append(args, digest, GoneAfter.Milliseconds(), retiredAfter.Milliseconds(), l.signs(), last && i == batches-1)
+		args = append(args, digest, GoneAfter.Milliseconds(), retiredAfter.Milliseconds(), l.signing != nil, last && i == batches-1)
 		for _, e := range batch(i) {
 			definition, hash, err := l.encoded(e)
 			if err != nil {
@@ -550,10 +542,7 @@ func (l *Ledger) decisionArgs(d *Decision) ([]any, error) {
 		}
 		items = nil
 	}
-	paused, alone := 0, ""
-	if d.Job.Paused {
-		paused = 1
-	}
+	alone := ""
 	if d.Job.Overlap == jobs.OverlapAllow && d.Job.Concurrency == 0 {
 		alone = aloneItem(d.Job).String() // runs that catch up come one after the other
 	}
@@ -564,7 +553,7 @@ func (l *Ledger) decisionArgs(d *Decision) ([]any, error) {
 	}
 	args := []any{d.Job.Name, seen, d.Cursor.UnixMilli(), string(d.By), d.Job.Queue, string(d.Job.Overlap),
 		min(d.Job.MaxQueued, jobs.QueuedMost), d.Job.History.Runs, d.Job.History.For.Milliseconds(), string(arguments), named(string(definition)),
-		positive(d.Job.StartDeadline), patience, onBusy, limits, paused, alone, hash, len(items), l.replaceAfter(d)}
+		positive(d.Job.StartDeadline), patience, onBusy, limits, d.Job.Paused, alone, hash, len(items), l.replaceAfter(d)}
 	for _, item := range items {
 		args = append(args, item.String())
 	}

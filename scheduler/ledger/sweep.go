@@ -46,16 +46,16 @@ type Moved struct {
 // become active since a revision. It keeps the definitions of the config with this digest carried.
 // Sending it again does no harm.
 func (l *Ledger) Poll(ctx context.Context, session locks.SessionID, digest string, revision int64) (*Poll, error) {
-	return l.poll(ctx, session, digest, revision, 0)
+	return l.poll(ctx, session, digest, revision, false)
 }
 
 // PollDrifted is [Ledger.Poll] for a worker with drifted definitions. It would create ticks of
 // these jobs late, so duty passes to a worker without drift.
 func (l *Ledger) PollDrifted(ctx context.Context, session locks.SessionID, digest string, revision int64) (*Poll, error) {
-	return l.poll(ctx, session, digest, revision, 1)
+	return l.poll(ctx, session, digest, revision, true)
 }
 
-func (l *Ledger) poll(ctx context.Context, session locks.SessionID, digest string, revision int64, drifted int) (*Poll, error) {
+func (l *Ledger) poll(ctx context.Context, session locks.SessionID, digest string, revision int64, drifted bool) (*Poll, error) {
 	const most = 1000
 	position, err := l.position(ctx)
 	if err != nil {
@@ -194,7 +194,7 @@ func (l *Ledger) Sweep(ctx context.Context, limits SweepLimits) (*Sweep, error) 
 	}
 	if len(repeat) > 0 {
 		// one that was pending a moment ago is confirmed by now
-		repeated, err := l.repush(ctx, 1, repeat)
+		repeated, err := l.repush(ctx, true, repeat)
 		if err != nil {
 			return nil, fmt.Errorf("sweep: %w", err)
 		}
