@@ -89,54 +89,50 @@ func (l *Ledger) Remember() {
 	}
 }
 
-// saw keeps a cursor.
-func (m *memory) saw(job string, cursor time.Time) {
+// do calls a function under the lock, unless nothing is kept.
+func (m *memory) do(f func()) {
 	if m == nil {
 		return
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if cursor.After(m.cursors[job]) {
-		m.cursors[job] = cursor
-	}
+	f()
+}
+
+// saw keeps a cursor.
+func (m *memory) saw(job string, cursor time.Time) {
+	m.do(func() {
+		if cursor.After(m.cursors[job]) {
+			m.cursors[job] = cursor
+		}
+	})
 }
 
 // cursor returns the highest cursor of a job that was seen, in the form for the scripts; "" for
 // none.
-func (m *memory) cursor(job string) string {
-	if m == nil {
-		return ""
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if seen, ok := m.cursors[job]; ok {
-		return fmt.Sprint(seen.UnixMilli())
-	}
-	return ""
+func (m *memory) cursor(job string) (text string) {
+	m.do(func() {
+		if seen, ok := m.cursors[job]; ok {
+			text = fmt.Sprint(seen.UnixMilli())
+		}
+	})
+	return text
 }
 
 // registered keeps the order of a definition among those of its job: see [Ledger.Register].
 func (m *memory) registered(job, hash string, order int64) {
-	if m == nil {
-		return
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.orders[definitionOf{job, hash}] = order
+	m.do(func() { m.orders[definitionOf{job, hash}] = order })
 }
 
 // orderOf returns the order of a definition, in the form for the scripts; "" if this process has
 // not registered it, or has carried others since.
-func (m *memory) orderOf(job, hash string) string {
-	if m == nil {
-		return ""
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if order, ok := m.orders[definitionOf{job, hash}]; ok {
-		return strconv.FormatInt(order, 10)
-	}
-	return ""
+func (m *memory) orderOf(job, hash string) (text string) {
+	m.do(func() {
+		if order, ok := m.orders[definitionOf{job, hash}]; ok {
+			text = strconv.FormatInt(order, 10)
+		}
+	})
+	return text
 }
 
 // Carries notes that this process carries these definitions now and no others, whether it has
@@ -144,81 +140,67 @@ func (m *memory) orderOf(job, hash string) string {
 // registers it as a new one.
 func (l *Ledger) Carries(definitions []*Encoded) {
 	m := l.memory
-	if m == nil {
-		return
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	orders := make(map[definitionOf]int64, len(definitions))
-	for _, e := range definitions {
-		if order, ok := m.orders[definitionOf{e.Job.Name, e.Hash}]; ok {
-			orders[definitionOf{e.Job.Name, e.Hash}] = order
+	m.do(func() {
+		orders := make(map[definitionOf]int64, len(definitions))
+		for _, e := range definitions {
+			if order, ok := m.orders[definitionOf{e.Job.Name, e.Hash}]; ok {
+				orders[definitionOf{e.Job.Name, e.Hash}] = order
+			}
 		}
-	}
-	m.orders = orders
+		m.orders = orders
+	})
 }
 
 // created keeps the outcomes of ticks that were decided here, which the news report only later.
 // ended are the ticks that did not become runs.
 func (m *memory) created(d *Decision, ended map[jobs.RunID]State) {
-	if m == nil || d.again {
+	if d.again {
 		return
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, tick := range d.Ticks {
-		if run := jobs.TickRunID(d.Job.Name, tick.At); tick.Upto.IsZero() {
-			m.hear(run, ended[run])
+	m.do(func() {
+		for _, tick := range d.Ticks {
+			if run := jobs.TickRunID(d.Job.Name, tick.At); tick.Upto.IsZero() {
+				m.hear(run, ended[run])
+			}
 		}
-	}
+	})
 }
 
 // removed forgets the cursor of a job that a person has removed.
 func (m *memory) removed(job string) {
-	if m == nil {
-		return
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	delete(m.cursors, job)
+	m.do(func() { delete(m.cursors, job) })
 }
 
 // claimed keeps an attempt that begins.
 func (m *memory) claimed(c *Claimed, record, args, definition string) {
-	if m == nil {
-		return
-	}
 	if tick := c.Record.Tick; !tick.IsZero() {
 		m.saw(c.Record.Job, tick)
 	}
 	last := c.Record.Last()
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.own[c.Record.ID] = &turn{record: record, args: args, definition: definition, token: last.Token, session: last.Worker, at: m.now()}
+	m.do(func() {
+		m.own[c.Record.ID] = &turn{record: record, args: args, definition: definition, token: last.Token, session: last.Worker, at: m.now()}
+	})
 }
 
 // finishing keeps how an attempt ended, before the finish is sent: if the reply does not arrive
 // because Redis has lost the run, it is an end all the same.
 func (m *memory) finishing(finish Finish) {
-	if m == nil {
-		return
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	t := m.own[finish.Run]
-	if t == nil || t.token != finish.Token {
-		return
-	}
-	finish.Output = "" // too long to keep
-	if t.finish == nil {
-		m.order = append(m.order, finish.Run)
-	}
-	t.finish, t.at = &finish, m.now()
-	for ; len(m.order) > rememberMost; m.order = m.order[1:] {
-		if old := m.own[m.order[0]]; old != nil && old.finish != nil && old.finish.Outcome.ends() {
-			delete(m.own, m.order[0])
+	m.do(func() {
+		t := m.own[finish.Run]
+		if t == nil || t.token != finish.Token {
+			return
 		}
-	}
+		finish.Output = "" // too long to keep
+		if t.finish == nil {
+			m.order = append(m.order, finish.Run)
+		}
+		t.finish, t.at = &finish, m.now()
+		for ; len(m.order) > rememberMost; m.order = m.order[1:] {
+			if old := m.own[m.order[0]]; old != nil && old.finish != nil && old.finish.Outcome.ends() {
+				delete(m.own, m.order[0])
+			}
+		}
+	})
 }
 
 // finished forgets an attempt that did not count, and one if its run has ended in another way: it
@@ -227,25 +209,25 @@ func (m *memory) finishing(finish Finish) {
 // end all the same. If the attempt was closed before and none has begun since, perhaps only this
 // worker knows of the run.
 func (m *memory) finished(finish Finish, finished *Finished) {
-	if m == nil || finished == nil {
+	if finished == nil {
 		return
 	}
 	otherwise := finished.State.Final() && string(finished.State) != string(finish.Outcome)
 	if finished.Verdict == FinishRecorded && !otherwise || finished.Verdict != FinishRecorded && finished.token < finish.Token {
 		return
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	switch t := m.own[finish.Run]; {
-	case t == nil || t.token != finish.Token:
-	case finished.Verdict == FinishCounted && finished.State != StateRunning:
-		m.pass(t, finish)
-	default: // without an announcement, a sweep may still end the run of a running attempt
-		delete(m.own, finish.Run)
-	}
-	if finished.State.Final() {
-		m.hear(finish.Run, finished.State)
-	}
+	m.do(func() {
+		switch t := m.own[finish.Run]; {
+		case t == nil || t.token != finish.Token:
+		case finished.Verdict == FinishCounted && finished.State != StateRunning:
+			m.pass(t, finish)
+		default: // without an announcement, a sweep may still end the run of a running attempt
+			delete(m.own, finish.Run)
+		}
+		if finished.State.Final() {
+			m.hear(finish.Run, finished.State)
+		}
+	})
 }
 
 // pass keeps an attempt at a run that is outstanding and waits for the next one, like an attempt
@@ -264,31 +246,25 @@ func (m *memory) pass(t *turn, finish Finish) {
 // lost keeps an attempt that has lost its lease if that has handed its run back, and forgets it
 // otherwise. closed is nil if the run has moved on.
 func (m *memory) lost(dead Dead, job *jobs.Job, closed *Closed) {
-	if m == nil {
-		return
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	t := m.own[dead.Run]
-	switch {
-	case t == nil || t.token != dead.Token:
-	case closed == nil || closed.State.Final():
-		delete(m.own, dead.Run)
-	default:
-		hold := strings.Split(t.record, "\x1f")[fHolder]
-		m.pass(t, Finish{Run: dead.Run, Job: job, Token: dead.Token, Hold: locks.HoldID(hold), Outcome: OutcomeHandBack})
-	}
+	m.do(func() {
+		t := m.own[dead.Run]
+		switch {
+		case t == nil || t.token != dead.Token:
+		case closed == nil || closed.State.Final():
+			delete(m.own, dead.Run)
+		default:
+			hold := strings.Split(t.record, "\x1f")[fHolder]
+			m.pass(t, Finish{Run: dead.Run, Job: job, Token: dead.Token, Hold: locks.HoldID(hold), Outcome: OutcomeHandBack})
+		}
+	})
 }
 
 // refused forgets an attempt of a run that was ended because it cannot be processed.
 func (m *memory) refused(run jobs.RunID) {
-	if m == nil {
-		return
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	delete(m.own, run)
-	m.hear(run, StateFailed)
+	m.do(func() {
+		delete(m.own, run)
+		m.hear(run, StateFailed)
+	})
 }
 
 // hear applies one entry of the news. A run without a final state is outstanding.
@@ -352,16 +328,13 @@ func (l *Ledger) position(ctx context.Context) (string, error) {
 
 // heard applies the news of a poll. position is "" when some are missing.
 func (m *memory) heard(position string, news []string) {
-	if m == nil {
-		return
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.news = position
-	for i := 0; i+1 < len(news); i += 2 {
-		m.hear(jobs.RunID(news[i]), State(news[i+1]))
-	}
-	m.forget()
+	m.do(func() {
+		m.news = position
+		for i := 0; i+1 < len(news); i += 2 {
+			m.hear(jobs.RunID(news[i]), State(news[i+1]))
+		}
+		m.forget()
+	})
 }
 
 // mirrorPage is how many runs [Ledger.Mirror] reads at most.
