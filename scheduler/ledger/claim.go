@@ -114,10 +114,7 @@ func (l *Ledger) claim(ctx context.Context, request *locks.Request, due Due, pat
 func (l *Ledger) claimStep(request *locks.Request, due Due, patience time.Duration, suspects bool, marks []mark, before []string) step {
 	args := []any{string(request.Session()), string(request.ID()), string(due.Run), due.N, patience.Milliseconds(), suspects,
 		request.Cutoff().Milliseconds(), l.able.text(marks)}
-	for _, queue := range before {
-		args = append(args, queue)
-	}
-	return step{due.Run.Job(), args}
+	return step{due.Run.Job(), appendTexts(args, before...)}
 }
 
 // A Claim is one of several, see [Ledger.ClaimAll].

@@ -49,10 +49,6 @@ func (l *Ledger) Paused(ctx context.Context) ([]string, error) {
 }
 
 func (l *Ledger) keep(ctx context.Context, how string, queues ...string) ([]Due, error) {
-	args := []any{how}
-	for _, queue := range queues {
-		args = append(args, queue)
-	}
-	r := space.Read(l.run(ctx, "keep", "", args...))
+	r := space.Read(l.run(ctx, "keep", "", appendTexts([]any{how}, queues...)...))
 	return restDue(r), r.Err
 }

@@ -151,6 +151,14 @@ func (l *Ledger) run(ctx context.Context, s script, job string, args ...any) (sp
 	return space.RunText(ctx, l.rdb, s.assembled(), l.keysOf(job), args...)
 }
 
+// appendTexts appends arguments of a script.
+func appendTexts[T ~string](args []any, texts ...T) []any {
+	for _, text := range texts {
+		args = append(args, string(text))
+	}
+	return args
+}
+
 // keysOf returns the keys of a script that may touch the history of a job, if it is not "".
 func (l *Ledger) keysOf(job string) []string {
 	if job == "" {

@@ -71,7 +71,7 @@ func (l *Ledger) OpenRecords(ctx context.Context, ids []jobs.RunID) ([]*Record, 
 	records := make([]*Record, 0, len(ids))
 	for len(records) < len(ids) {
 		some := ids[len(records):min(len(ids), len(records)+page)]
-		r := space.Read(l.run(ctx, "outstanding", "", argsOf(some)...))
+		r := space.Read(l.run(ctx, "outstanding", "", appendTexts([]any{MaxListedArgs}, some...)...))
 		for n := 0; n == 0 || r.More() && n < len(some); n++ { // a reply has one record at least
 			record, log, args := r.Text(), r.Text(), r.Text()
 			if r.Err != nil {
@@ -93,16 +93,6 @@ func (l *Ledger) OpenRecords(ctx context.Context, ids []jobs.RunID) ([]*Record, 
 		}
 	}
 	return records, nil
-}
-
-// argsOf returns the arguments of a script that reads the records of runs.
-func argsOf(ids []jobs.RunID) []any {
-	args := make([]any, 0, 1+len(ids))
-	args = append(args, MaxListedArgs)
-	for _, id := range ids {
-		args = append(args, string(id))
-	}
-	return args
 }
 
 // Outstanding returns the runs that are not finished, of one job or, with "", of all; by job and
@@ -266,11 +256,11 @@ func (l *Ledger) EndedRecords(ctx context.Context, entries []EndedEntry) ([]*Rec
 		asked := names[:min(len(names), page)]
 		for _, name := range asked {
 			some := left[name][:min(len(left[name]), page)]
-			args := make([]jobs.RunID, len(some))
-			for i, at := range some {
-				args[i] = entries[at].Run
+			args := []any{MaxListedArgs}
+			for _, at := range some {
+				args = append(args, string(entries[at].Run))
 			}
-			steps = append(steps, step{job: name, args: argsOf(args)})
+			steps = append(steps, step{name, args})
 		}
 		var more []string
 		for i, call := range l.runAll(ctx, "history", steps) {

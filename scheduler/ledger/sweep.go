@@ -239,11 +239,7 @@ func (l *Ledger) Sent(ctx context.Context, most int, since time.Duration) (*Sent
 
 // Ended returns those of some sessions that have ended, or that Redis does not know.
 func (l *Ledger) Ended(ctx context.Context, sessions []locks.SessionID) ([]locks.SessionID, error) {
-	args := make([]any, len(sessions))
-	for i, session := range sessions {
-		args[i] = string(session)
-	}
-	r := space.Read(l.run(ctx, "ended", "", args...))
+	r := space.Read(l.run(ctx, "ended", "", appendTexts(nil, sessions...)...))
 	var ended []locks.SessionID
 	for r.More() {
 		ended = append(ended, locks.SessionID(r.Text()))
@@ -402,11 +398,7 @@ func (l *Ledger) ExpireAll(ctx context.Context, expiries []Expiry) []Expired {
 // Postpone makes sweeps return runs as late again only after a pause: their expiry had an error
 // that is [Final], and must not keep sweeps from other runs. Sent again it does no harm.
 func (l *Ledger) Postpone(ctx context.Context, runs []jobs.RunID, pause time.Duration) error {
-	args := []any{pause.Milliseconds()}
-	for _, run := range runs {
-		args = append(args, string(run))
-	}
-	if _, err := l.run(ctx, "postpone", "", args...); err != nil {
+	if _, err := l.run(ctx, "postpone", "", appendTexts([]any{pause.Milliseconds()}, runs...)...); err != nil {
 		return fmt.Errorf("postpone the expiry of %d runs: %w", len(runs), err)
 	}
 	return nil
