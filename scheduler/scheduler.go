@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"slices"
@@ -150,9 +151,7 @@ type Scheduler struct {
 
 // New checks the jobs' triggers. It starts nothing; see [Scheduler.Run].
 func New(o Options) (*Scheduler, error) {
-	if o.Logger == nil {
-		o.Logger = slog.Default()
-	}
+	o.Logger = cmp.Or(o.Logger, slog.Default())
 	set, err := newJobSet(o.Jobs)
 	if err != nil {
 		return nil, err

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -251,10 +252,7 @@ func (s *explainer) tell(at time.Time) *Explanation {
 	if !record.State.Final() {
 		s.e.Outcome = Pending
 	}
-	by := string(record.By)
-	if by == "" {
-		by = "hand" // it was replayed, and it had no record
-	}
+	by := cmp.Or(record.By, "hand") // it was replayed, and it had no record
 	s.say(true, "decided", "by %s at %s (+%s)", by, s.local(record.Created), Span(record.Created.Sub(record.Tick)))
 	if !record.Upto.IsZero() {
 		s.say(false, "recorded", "in one line for all ticks from %s to %s", s.local(record.Tick), s.local(record.Upto))

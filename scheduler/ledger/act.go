@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
@@ -48,12 +49,8 @@ func (a *Act) entry() string {
 	if err != nil {
 		panic("ledger: an act is plain data: " + err.Error())
 	}
-	span := a.Span
-	if span == 0 {
-		span = ActSpan
-	}
 	digest := sha256.Sum256([]byte(kept.Who + "\x00" + kept.What + "\x00" + kept.On + "\x00" + kept.Apart))
-	return fmt.Sprintf("%x\x1f%d\x1f%d\x1f%s", digest[:12], max(1, a.Times), span.Milliseconds(), text)
+	return fmt.Sprintf("%x\x1f%d\x1f%d\x1f%s", digest[:12], max(1, a.Times), cmp.Or(a.Span, ActSpan).Milliseconds(), text)
 }
 
 // runAct is [Ledger.run] for a script that records an act, unless entry, which is also among args,

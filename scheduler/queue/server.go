@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -152,18 +153,12 @@ func NewServer(c *Client, o Options) (*Server, error) {
 		return nil, fmt.Errorf("queue server: fetchers %d and poll interval %v must not be negative", o.Fetchers, o.PollInterval)
 	}
 	o.Queues = maps.Clone(o.Queues)
-	if o.Fetchers == 0 {
-		o.Fetchers = DefaultFetchers
-	}
-	if o.PollInterval == 0 {
-		o.PollInterval = DefaultPollInterval
-	}
+	o.Fetchers = cmp.Or(o.Fetchers, DefaultFetchers)
+	o.PollInterval = cmp.Or(o.PollInterval, DefaultPollInterval)
 	if o.Slots == nil {
 		o.Slots, o.Handle = own(handlersPerFetcher*o.Fetchers, o.Handle)
 	}
-	if o.Logger == nil {
-		o.Logger = slog.Default()
-	}
+	o.Logger = cmp.Or(o.Logger, slog.Default())
 	return &Server{client: c, o: o, queues: slices.Sorted(maps.Keys(o.Queues)), log: o.Logger, often: repeats.New(o.Logger, "kind")}, nil
 }
 

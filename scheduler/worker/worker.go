@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -220,28 +221,19 @@ func New(o Options) (*Worker, error) {
 	if o.Concurrency < 0 || o.DrainTimeout < 0 || o.Fetchers < 0 {
 		return nil, errors.New("worker: concurrency, drain timeout and fetchers must not be negative")
 	}
-	if o.Concurrency == 0 {
-		o.Concurrency = 8
-	}
-	if o.DrainTimeout == 0 {
-		o.DrainTimeout = 50 * time.Second
-	}
+	o.Concurrency = cmp.Or(o.Concurrency, 8)
+	o.DrainTimeout = cmp.Or(o.DrainTimeout, 50*time.Second)
 	if len(o.Queues) == 0 {
 		o.Queues = map[string]int{"default": 1}
 	}
-	if o.Fetchers == 0 {
-		o.Fetchers = queue.DefaultFetchers
-	}
-	o.Fetchers = min(o.Fetchers, o.Concurrency)
+	o.Fetchers = min(cmp.Or(o.Fetchers, queue.DefaultFetchers), o.Concurrency)
 	if o.OnAttempt == nil {
 		o.OnAttempt = func(*ledger.Claimed) func(*ledger.Finished) { return func(*ledger.Finished) {} }
 	}
 	if o.OnRejected == nil {
 		o.OnRejected = func(string) {}
 	}
-	if o.Logger == nil {
-		o.Logger = slog.Default()
-	}
+	o.Logger = cmp.Or(o.Logger, slog.Default())
 	if err := scheduler.CheckJobs(o.Jobs); err != nil {
 		return nil, err
 	}

@@ -234,9 +234,7 @@ func (s *Server) do(w http.ResponseWriter, r *http.Request, do doer, told *line)
 		return 0, nil, err
 	}
 	told.why = body.Reason
-	if told.on == "" {
-		told.on = body.Job
-	}
+	told.on = cmp.Or(told.on, body.Job)
 	// An act that has begun is completed even if its client disconnects.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), actLimit)
 	defer cancel()

@@ -2,6 +2,7 @@ package web
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -97,9 +98,7 @@ func New(o Options) (*Server, error) {
 	if o.Worker == nil {
 		o.Worker = func() string { return "" }
 	}
-	if o.Logger == nil {
-		o.Logger = slog.Default()
-	}
+	o.Logger = cmp.Or(o.Logger, slog.Default())
 	s := &Server{o: o, mux: http.NewServeMux(), read: newShare(), lines: repeats.NewCounter[line](lineSpan, lineKinds), foreign: http.NewCrossOriginProtection()}
 	s.handle("/{$}", s.page)
 	s.handle("/static/{file}", s.static)
