@@ -335,12 +335,8 @@ func (w *Worker) handBack(hold *locks.Hold, claimed *ledger.Claimed) {
 				w.often.WarnContext(w.attempts, "could not report a lost lease yet, will retry", "run", record.ID, "error", err)
 				pause = min(2*pause, ledger.ResendMost)
 			}
-			timer := time.NewTimer(pause)
-			select {
-			case <-timer.C:
-			case <-w.work.Done(): // a drain must not wait until Redis is reachable again
-				timer.Stop()
-				return
+			if !wait(w.work, pause) {
+				return // a drain must not wait until Redis is reachable again
 			}
 		}
 	})
@@ -352,14 +348,7 @@ const terminationLimit = time.Second
 
 // drainsSoon reports whether the worker drains, or starts to drain within [terminationLimit].
 func (w *Worker) drainsSoon() bool {
-	timer := time.NewTimer(terminationLimit)
-	defer timer.Stop()
-	select {
-	case <-w.work.Done():
-		return true
-	case <-timer.C:
-		return false
-	}
+	return !wait(w.work, terminationLimit)
 }
 
 // expand returns the definition of an attempt with its ${...} replaced, unless the definition
