@@ -5,10 +5,9 @@ import (
 	"context"
 	"log/slog"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
-
-	"golang.org/x/sync/errgroup"
 
 	"lockstep/jobs"
 	"lockstep/locks"
@@ -200,17 +199,14 @@ func (s *Scheduler) Left() {
 // Run registers the jobs, then creates and sweeps until ctx ends, and returns nil. It logs errors
 // of Redis and repeats the call.
 func (s *Scheduler) Run(ctx context.Context) error {
-	var group errgroup.Group
-	group.Go(func() error { s.ticks(ctx); return nil })
-	group.Go(func() error { s.sweeps(ctx); return nil })
-	group.Go(func() error { s.lookUps(ctx); return nil })
-	group.Go(func() error { s.pauses(ctx); return nil })
-	group.Go(func() error { s.moves(ctx); return nil })
-	group.Go(func() error { s.mirrors(ctx); return nil })
-	group.Go(func() error { s.histories(ctx); return nil })
+	var group sync.WaitGroup
+	for _, loop := range []func(context.Context){s.ticks, s.sweeps, s.lookUps, s.pauses, s.moves, s.mirrors, s.histories} {
+		group.Go(func() { loop(ctx) })
+	}
 	defer s.often.Flush(context.WithoutCancel(ctx), true)
 	defer s.againLog.Flush(context.WithoutCancel(ctx), true)
-	return group.Wait()
+	group.Wait()
+	return nil
 }
 
 // ticks registers the jobs and then repeatedly waits for the next alarm or poll, whichever comes

@@ -460,12 +460,12 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	w.begun.Store(true)
 	group.Go(func() error { return ticks.Run(work) })
 	group.Go(func() error { return server.Run(work) })
-	group.Go(func() error { w.watchPauses(work); return nil })
-	group.Go(func() error { w.watchClock(work); return nil })
-	group.Go(func() error { w.watchLoad(work); return nil })
-	group.Go(func() error { w.watchAside(work); return nil })
-	group.Go(func() error { w.watchOlder(work); return nil })
-	group.Go(func() error { w.watchRedis(work); return nil })
+	for _, watch := range []func(context.Context){w.watchPauses, w.watchClock, w.watchLoad, w.watchAside, w.watchOlder, w.watchRedis} {
+		group.Go(func() error {
+			watch(work)
+			return nil
+		})
+	}
 	group.Go(func() error {
 		select {
 		case <-work.Done():
