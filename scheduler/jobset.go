@@ -96,10 +96,7 @@ func (s *Scheduler) SetJobs(list []*jobs.Job) error {
 		return err
 	}
 	s.next.Store(set)
-	select {
-	case s.changed <- struct{}{}:
-	default:
-	}
+	signal(s.changed)
 	return nil
 }
 

@@ -170,8 +170,13 @@ func (s *Scheduler) Duty() bool { return s.duty.Load() }
 // Wake makes the scheduler sweep at once: the lock space has offered a bundle to a waiting run, or
 // the session of a crashed worker was ended. It does not block.
 func (s *Scheduler) Wake() {
+	signal(s.wake)
+}
+
+// signal sends a signal that may merge with an earlier one.
+func signal(to chan<- struct{}) {
 	select {
-	case s.wake <- struct{}{}:
+	case to <- struct{}{}:
 	default:
 	}
 }
@@ -180,20 +185,14 @@ func (s *Scheduler) Wake() {
 // re-asserted what they know of it.
 func (s *Scheduler) Recovered() {
 	s.anew.Store(true)
-	select {
-	case s.changed <- struct{}{}:
-	default:
-	}
+	signal(s.changed)
 }
 
 // Left makes the scheduler take over at once what a worker has left that ended in order:
 // definitions, and duty.
 func (s *Scheduler) Left() {
 	s.left.Store(true)
-	select {
-	case s.changed <- struct{}{}:
-	default:
-	}
+	signal(s.changed)
 }
 
 // Run registers the jobs, then creates and sweeps until ctx ends, and returns nil. It logs errors
