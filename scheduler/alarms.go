@@ -97,15 +97,20 @@ func (a *alarms) until(now time.Time) time.Duration {
 	return max(0, a.order[0].at.Sub(now))
 }
 
+// compareTicks orders ticks by time. The zero time, which never comes, is the last.
+func compareTicks(a, b time.Time) int {
+	if a.IsZero() || b.IsZero() {
+		return b.Compare(a)
+	}
+	return a.Compare(b)
+}
+
 // alarmHeap is a heap: alarms that never go off come last.
 type alarmHeap []*alarm
 
 func (h alarmHeap) Len() int { return len(h) }
 func (h alarmHeap) Less(i, j int) bool {
-	if h[i].at.IsZero() || h[j].at.IsZero() {
-		return !h[i].at.IsZero()
-	}
-	return h[i].at.Before(h[j].at)
+	return compareTicks(h[i].at, h[j].at) < 0
 }
 func (h alarmHeap) Swap(i, j int) {
 	h[i], h[j] = h[j], h[i]

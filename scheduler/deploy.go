@@ -244,27 +244,8 @@ func (set *jobSet) trigger(job *jobs.Job) (*cronspec.Schedule, error) {
 // sortChanges orders the changes by their next ticks by the old triggers, so that those ticks are
 // as little late as possible.
 func (set *jobSet) sortChanges() {
-	order := make([]*change, 0, len(set.changes))
-	for _, name := range set.changes {
-		if c := set.pending[name]; c != nil {
-			order = append(order, c)
-		}
-	}
-	slices.SortStableFunc(order, func(a, b *change) int {
-		switch {
-		case a.at.IsZero() && b.at.IsZero():
-			return 0
-		case a.at.IsZero():
-			return 1
-		case b.at.IsZero():
-			return -1
-		}
-		return a.at.Compare(b.at)
-	})
-	set.changes = set.changes[:0]
-	for _, c := range order {
-		set.changes = append(set.changes, c.job.Name)
-	}
+	set.changes = slices.DeleteFunc(set.changes, func(name string) bool { return set.pending[name] == nil })
+	slices.SortStableFunc(set.changes, func(a, b string) int { return compareTicks(set.pending[a].at, set.pending[b].at) })
 }
 
 // takeChanges returns the next changes, and the ticks to decide first: at most a batch of each,
