@@ -7,7 +7,6 @@ import (
 
 	"lockstep/jobs"
 	"lockstep/locks"
-	"lockstep/scheduler/cronspec"
 	"lockstep/scheduler/ledger"
 )
 
@@ -202,7 +201,7 @@ func (s *Scheduler) leaveConfig(ctx context.Context, digest string) {
 // willChange notes that a definition becomes active as soon as the ticks by the old trigger are
 // decided.
 func (s *Scheduler) willChange(ctx context.Context, set *jobSet, name string, standing ledger.RegisteredJob) {
-	trigger, err := set.trigger(standing.Old)
+	trigger, err := set.triggers.of(standing.Old)
 	// another worker could compute it: this machine's zone files lack what others have
 	if err != nil {
 		s.often.ErrorContext(ctx, "the old trigger of a job cannot be computed here, another worker must change it", "job", name, "error", err)
@@ -226,19 +225,6 @@ func (s *Scheduler) willChange(ctx context.Context, set *jobSet, name string, st
 func (set *jobSet) resolve(name string) {
 	delete(set.pending, name)
 	set.own[name].Forget()
-}
-
-// trigger returns the schedule of a job, or nil for a job that has none. Many old definitions share
-// one.
-func (set *jobSet) trigger(job *jobs.Job) (*cronspec.Schedule, error) {
-	if known, ok := set.triggers[keyOf(job)]; ok {
-		return known, nil
-	}
-	trigger, err := Trigger(job)
-	if err == nil {
-		set.triggers[keyOf(job)] = trigger
-	}
-	return trigger, err
 }
 
 // sortChanges orders the changes by their next ticks by the old triggers, so that those ticks are
@@ -424,7 +410,7 @@ func (s *Scheduler) settle(ctx context.Context) (ok bool) {
 	var some []ledger.Settlement
 	counted := 0
 	for _, absence := range s.absences {
-		trigger, err := s.set.trigger(absence.Old)
+		trigger, err := s.set.triggers.of(absence.Old)
 		line, ticks := absent(absence, trigger, err)
 		some = append(some, ledger.Settlement{Absence: absence, Line: line, By: s.o.Session()})
 		if counted += ticks; len(some) == settleStep || counted >= countMost {

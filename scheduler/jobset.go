@@ -24,7 +24,7 @@ type jobSet struct {
 	// the jobs in pending, and others, in the order in which they change
 	changes  []string
 	changed  int // definitions that have become active since that was last logged
-	triggers map[triggerKey]*cronspec.Schedule
+	triggers triggers
 }
 
 // triggerKey is what two jobs with the same ticks have in common.
@@ -63,21 +63,30 @@ func (set *jobSet) carried(job, hash string) *jobs.Job {
 
 func keyOf(job *jobs.Job) triggerKey { return triggerKey{job.Schedule, job.Timezone, job.Every} }
 
-// triggersOf returns the triggers of jobs; nil for jobs without one. Triggers never change, so many
+// triggers are the schedules of jobs; nil for jobs without one. Schedules never change, so many
 // jobs may share one.
-func triggersOf(list []*jobs.Job) (map[triggerKey]*cronspec.Schedule, error) {
-	triggers := make(map[triggerKey]*cronspec.Schedule)
+type triggers map[triggerKey]*cronspec.Schedule
+
+// of returns the schedule of a job, or nil for a job that has none.
+func (t triggers) of(job *jobs.Job) (*cronspec.Schedule, error) {
+	if known, ok := t[keyOf(job)]; ok {
+		return known, nil
+	}
+	trigger, err := Trigger(job)
+	if err == nil {
+		t[keyOf(job)] = trigger
+	}
+	return trigger, err
+}
+
+func triggersOf(list []*jobs.Job) (triggers, error) {
+	all := make(triggers)
 	for _, job := range list {
-		if _, known := triggers[keyOf(job)]; known {
-			continue
-		}
-		trigger, err := Trigger(job)
-		if err != nil {
+		if _, err := all.of(job); err != nil {
 			return nil, fmt.Errorf("job %s: %w", job.Name, err)
 		}
-		triggers[keyOf(job)] = trigger
 	}
-	return triggers, nil
+	return all, nil
 }
 
 // CheckJobs returns an error if a [Scheduler] cannot use the triggers of these jobs.
