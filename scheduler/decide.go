@@ -3,6 +3,7 @@ package scheduler
 import (
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"lockstep/jobs"
@@ -108,16 +109,14 @@ func decide(job *jobs.Job, next func(time.Time) time.Time, cursor, now time.Time
 	ticks = append(lines, ticks...)
 
 	var decisions []ledger.Decision
-	for seen := cursor; len(ticks) > 0; {
-		some := ticks[:min(len(ticks), ledger.MaxTicks)]
-		ticks = ticks[len(some):]
+	for some := range slices.Chunk(ticks, ledger.MaxTicks) {
 		last := some[len(some)-1]
 		upto := last.At
 		if !last.Upto.IsZero() {
 			upto = last.Upto
 		}
-		decisions = append(decisions, ledger.Decision{Job: job, Seen: seen, Cursor: upto, Ticks: some, By: by})
-		seen = upto
+		decisions = append(decisions, ledger.Decision{Job: job, Seen: cursor, Cursor: upto, Ticks: some, By: by})
+		cursor = upto
 	}
 	return decisions
 }
@@ -129,7 +128,7 @@ func decide(job *jobs.Job, next func(time.Time) time.Time, cursor, now time.Time
 // zone, the line covers the whole time, without a number. Another worker might know better, but
 // none may ever come, and the time must not stay without a line.
 func absent(absence *ledger.Absence, trigger *cronspec.Schedule, wrong error) (line *ledger.Tick, counted int) {
-	const reason = "no worker carried it"
+	reason := "no worker carried it"
 	switch {
 	case wrong != nil:
 		first, last := absence.From.Truncate(time.Second).Add(time.Second), absence.Upto.Truncate(time.Second)
@@ -148,11 +147,12 @@ func absent(absence *ledger.Absence, trigger *cronspec.Schedule, wrong error) (l
 	case span.Ticks == 0:
 		return nil, 0
 	case span.Ticks == 1:
-		return rangeOf(span.First, span.Last, reason), counted
 	case span.More:
-		return rangeOf(span.First, span.Last, fmt.Sprintf("%s for more than %d ticks", reason, span.Ticks)), counted
+		reason += fmt.Sprintf(" for more than %d ticks", span.Ticks)
+	default:
+		reason += fmt.Sprintf(" for %d ticks", span.Ticks)
 	}
-	return rangeOf(span.First, span.Last, fmt.Sprintf("%s for %d ticks", reason, span.Ticks)), counted
+	return rangeOf(span.First, span.Last, reason), counted
 }
 
 // rangeOf returns a line for missed ticks from one to another, or for a single one.

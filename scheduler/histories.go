@@ -32,10 +32,8 @@ func (s *Scheduler) histories(ctx context.Context) {
 // will need to be removed for a while.
 func (s *Scheduler) boundHistories(ctx context.Context) (calm bool) {
 	rest := func(ctx context.Context) error {
-		if !sleep(ctx, historyPause) {
-			return ctx.Err()
-		}
-		return nil
+		sleep(ctx, historyPause)
+		return ctx.Err()
 	}
 	size, err := s.o.Ledger.HistorySize(ctx, rest)
 	if err != nil {
