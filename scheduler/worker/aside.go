@@ -64,11 +64,16 @@ func (w *Worker) setAside(due ledger.Due, need ledger.Need) {
 
 // served returns the queues that live workers serve, without those workers that drain.
 func (w *Worker) served(ctx context.Context) (map[string]bool, error) {
+	return w.servedBy(ctx, func(Card) bool { return true })
+}
+
+// servedBy is served for the workers with a matching card.
+func (w *Worker) servedBy(ctx context.Context, match func(Card) bool) (map[string]bool, error) {
 	served := make(map[string]bool)
 	sessions, _, err := w.locks.Space().Sessions(ctx)
 	for _, session := range sessions {
 		var card Card
-		if json.Unmarshal(session.Card, &card) != nil || session.LeaseLeft <= 0 || card.State == "draining" {
+		if json.Unmarshal(session.Card, &card) != nil || session.LeaseLeft <= 0 || card.State == "draining" || !match(card) {
 			continue
 		}
 		for name := range card.Queues {
@@ -98,22 +103,11 @@ func (w *Worker) olderQueues(ctx context.Context) (map[string]bool, error) {
 	if seen := w.older.Load(); seen != nil && time.Since(seen.at) <= lookOlder {
 		return seen.queues, nil
 	}
-	sessions, _, err := w.locks.Space().Sessions(ctx)
-	if err != nil {
-		return nil, err
+	queues, err := w.servedBy(ctx, func(card Card) bool { return !card.Picks })
+	if err == nil {
+		w.older.Store(&older{queues, time.Now()})
 	}
-	seen := &older{make(map[string]bool), time.Now()}
-	for _, session := range sessions {
-		var card Card
-		if json.Unmarshal(session.Card, &card) != nil || card.Picks || session.LeaseLeft <= 0 || card.State == "draining" {
-			continue
-		}
-		for name := range card.Queues {
-			seen.queues[name] = true
-		}
-	}
-	w.older.Store(seen)
-	return seen.queues, nil
+	return queues, err
 }
 
 // someAside notes that a poll found runs that are set aside.
