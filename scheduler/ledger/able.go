@@ -28,8 +28,7 @@ func needOf(job *jobs.Job) Need {
 			work += " " + name
 		}
 	}
-	var unknown *jobs.UnknownKeysError
-	if errors.As(job.CheckKeys(), &unknown) {
+	if unknown, ok := errors.AsType[*jobs.UnknownKeysError](job.CheckKeys()); ok {
 		work += "\x1f" + strings.Join(unknown.Keys, ",")
 	}
 	return Need(jobs.Cut(strings.ReplaceAll(work, "\x00", " "), jobs.MaxReason))

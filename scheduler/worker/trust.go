@@ -12,8 +12,7 @@ import (
 // expanded or executed.
 func (w *Worker) refuse(ctx context.Context, claimed *ledger.Claimed) error {
 	kind := "wrong"
-	var untrusted *jobs.SignatureError
-	if errors.As(claimed.Refused, &untrusted) {
+	if untrusted, ok := errors.AsType[*jobs.SignatureError](claimed.Refused); ok {
 		kind = untrusted.Kind()
 	}
 	w.refused.Add(1)

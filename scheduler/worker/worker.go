@@ -239,6 +239,7 @@ func New(o Options) (*Worker, error) {
 	}
 	w := &Worker{o: o, log: o.Logger, queue: o.Queue, pusher: o.Pusher, often: repeats.New(o.Logger, "call"), aside: make(chan struct{}, 1), slots: semaphore.NewWeighted(int64(o.Concurrency)), leave: make(chan struct{})}
 	w.stuck.tell = o.OnStuck
+	w.disputed.Store(new(map[string]string))
 	w.jobs.Store(newDefinitions(o.Jobs, o.Permits, o.Config))
 	return w, nil
 }
@@ -415,7 +416,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	w.tell(w.locks.Session())
 	w.ledger = w.o.Ledger.Through(w.locks, w.own, w.can)
 	w.ends = w.ledger.Finisher(callLimit, w.attempt.Go)
-	if err := w.queue.Own(ctx, names(w.o.Queues)); err != nil {
+	if err := w.queue.Own(ctx, slices.Collect(maps.Keys(w.o.Queues))); err != nil {
 		return fmt.Errorf("start worker: %w", err)
 	}
 	begun := w.jobs.Load()
@@ -683,7 +684,7 @@ func (w *Worker) stop(run jobs.RunID, why string) {
 // watchPauses reads the pause flags of the queues, which other tools may also set, until ctx ends.
 func (w *Worker) watchPauses(ctx context.Context) {
 	repeat(ctx, time.Second, func(call context.Context) {
-		paused, err := w.queue.Paused(call, names(w.o.Queues))
+		paused, err := w.queue.Paused(call, slices.Collect(maps.Keys(w.o.Queues)))
 		if err != nil {
 			w.paused.Store(nil) // no direct claims while the flags are unknown
 		} else {
@@ -742,7 +743,7 @@ func (w *Worker) card(state string, now load, most int) json.RawMessage {
 	card, err := json.Marshal(Card{
 		Host: host, PID: os.Getpid(), Version: w.o.Version, Config: w.jobs.Load().config, State: state,
 		Slots: w.o.Concurrency, Queues: w.o.Queues, StartedAt: w.started.UTC(), Admin: w.o.Admin, Pass: w.o.Pass, Drifted: int(w.drifted.Load()),
-		Clock: time.Duration(w.clock.Load()), Disputed: w.disputes(),
+		Clock: time.Duration(w.clock.Load()), Disputed: *w.disputed.Load(),
 		Key: w.o.Ledger.SignKeys().ID(), Refused: now.refused,
 		Stuck: w.stuck.shown(most), Busy: now.busy, Suspect: now.suspect, Alone: now.alone, Beside: now.beside, Handlers: shown, MoreHandlers: len(handlers) - len(shown), Picks: true,
 	})
@@ -754,14 +755,6 @@ func (w *Worker) card(state string, now load, most int) json.RawMessage {
 
 // own returns this worker's definition of a job, or nil.
 func (w *Worker) own(job string) *jobs.Job { return w.jobs.Load().named[job] }
-
-// disputes returns the served queues that belong to another namespace.
-func (w *Worker) disputes() map[string]string {
-	if owners := w.disputed.Load(); owners != nil {
-		return *owners
-	}
-	return nil
-}
 
 // Card is a worker's description of itself for others, in addition to its session's id and lease.
 type Card struct {
@@ -799,12 +792,4 @@ type Card struct {
 	Refused int    `json:"refused,omitempty"` // runs with an untrusted definition
 	// queues that it serves although they belong to another namespace: which one
 	Disputed map[string]string `json:"disputed,omitempty"`
-}
-
-func names(queues map[string]int) []string {
-	out := make([]string, 0, len(queues))
-	for name := range queues {
-		out = append(out, name)
-	}
-	return out
 }
