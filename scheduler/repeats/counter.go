@@ -6,8 +6,8 @@ import (
 )
 
 // Counter reports the first of a kind at once, and its repeats within a span together, at the end
-// of the span. Unlike a [Logger], it leaves the report to its user. Time is an argument, so that
-// tests need not wait. A Counter is safe for concurrent use.
+// of the span. It leaves the report to its user; a [Logger] writes it as a log line. Time is an
+// argument, so that tests need not wait. A Counter is safe for concurrent use.
 type Counter[V any] struct {
 	span time.Duration
 	most int // kinds that are counted at a time
@@ -54,6 +54,19 @@ func (r *Counter[V]) Count(kind string, value V, now time.Time) {
 	}
 	c.Times++
 	c.Last = value
+}
+
+// Over returns the repeats of a kind if its span is over. The next span of the kind begins now.
+func (r *Counter[V]) Over(kind string, now time.Time) (counted Counted[V], over bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c := r.open[kind]
+	if c == nil || now.Sub(c.since) < r.span {
+		return counted, false
+	}
+	counted = *c
+	c.since, c.Times = now, 0
+	return counted, true
 }
 
 // Due returns what must be reported by now, or, with all, everything that was counted. It forgets a
