@@ -195,14 +195,11 @@ func (s *Server) act(pattern, action string, do doer) {
 		if err == nil {
 			told.done = true
 			s.tell(r.Context(), told, counts)
-			var body []byte
-			if body, err = json.Marshal(answer); err == nil {
-				write(w, status, "application/json", append(body, '\n'))
-				return
-			}
-			err = fmt.Errorf("%w: %w", errBroken, err)
+			err = writeJSON(w, status, answer)
 		}
-		s.refuse(w, r, told, err)
+		if err != nil {
+			s.refuse(w, r, told, err)
+		}
 	})
 }
 

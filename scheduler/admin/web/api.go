@@ -32,32 +32,14 @@ func (s *Server) routes() {
 		if err == nil {
 			all, err = admin.Noted(all, q.value("note"))
 		}
-		return cut(q, all, func(job *admin.Job) string { return job.Name }, strings.Compare), err
+		return cut(q, all, func(job *admin.Job) string { return job.Name }), err
 	}, "note")
 	list(s, v1+"jobs/{job}/ticks", s.ticks)
 	list(s, v1+"runs", s.runs, "job", "state")
-	list(s, v1+"locks", func(ctx context.Context, q question) (*part[admin.Lock], error) {
-		snapshot, err := s.snapshot(ctx)
-		if err != nil {
-			return nil, err
-		}
-		return cut(q, snapshot.Locks(), func(lock *admin.Lock) string { return lock.Name }, strings.Compare), nil
-	})
-	list(s, v1+"waits", func(ctx context.Context, q question) (*part[admin.Wait], error) {
-		snapshot, err := s.snapshot(ctx)
-		if err != nil {
-			return nil, err
-		}
-		ticket := func(wait *admin.Wait) string { return fmt.Sprintf("%020d", wait.Ticket) }
-		return cut(q, snapshot.Waits, ticket, strings.Compare), nil
-	})
-	list(s, v1+"workers", func(ctx context.Context, q question) (*part[admin.Worker], error) {
-		snapshot, err := s.snapshot(ctx)
-		if err != nil {
-			return nil, err
-		}
-		return cut(q, snapshot.Workers(), func(w *admin.Worker) string { return string(w.ID) }, strings.Compare), nil
-	})
+	listSnapshot(s, v1+"locks", (*admin.Snapshot).Locks, func(lock *admin.Lock) string { return lock.Name })
+	listSnapshot(s, v1+"waits", func(s *admin.Snapshot) []admin.Wait { return s.Waits },
+		func(wait *admin.Wait) string { return fmt.Sprintf("%020d", wait.Ticket) })
+	listSnapshot(s, v1+"workers", (*admin.Snapshot).Workers, func(w *admin.Worker) string { return string(w.ID) })
 
 	s.configRoutes(v1)
 
@@ -71,38 +53,10 @@ func (s *Server) routes() {
 			return r.AuditBefore(ctx, before, q.limit+1)
 		})
 		q.cursor = "" // the acts already begin after it
-		return cut(q, acts, func(act *admin.Act) string { return act.ID }, nil), err
+		return cut(q, acts, func(act *admin.Act) string { return act.ID }), err
 	})
 
-	s.handle(v1+"jobs/{job}/explain", func(w http.ResponseWriter, request *http.Request) error {
-		q, err := ask(request, "at", "run")
-		if err != nil {
-			return err
-		}
-		name, at := q.path("job"), time.Time{}
-		if id := jobs.RunID(q.value("run")); id != "" {
-			if q.value("at") != "" || id.Job() != name {
-				return fmt.Errorf("%w: run %q: it must be the ID of a run of %s, without at", admin.ErrInvalid, id, name)
-			}
-			explained, err := shared(request.Context(), s.read, "explain run "+string(id),
-				func(ctx context.Context) (*admin.Explanation, error) { return r.ExplainRun(ctx, id) })
-			if err != nil {
-				return err
-			}
-			return writeJSON(w, explained)
-		}
-		if text := q.value("at"); text != "" {
-			if at, err = time.Parse(time.RFC3339, text); err != nil {
-				return fmt.Errorf("%w: at %q: it must be a time, as in RFC 3339", admin.ErrInvalid, text)
-			}
-		}
-		explained, err := shared(request.Context(), s.read, fmt.Sprintf("explain %s %d", name, at.Unix()),
-			func(ctx context.Context) (*admin.Explanation, error) { return r.Explain(ctx, name, at) })
-		if err != nil {
-			return err
-		}
-		return writeJSON(w, explained)
-	})
+	one(s, v1+"jobs/{job}/explain", s.explain, "at", "run")
 	one(s, v1+"jobs/{job}", func(ctx context.Context, q question) (*admin.Job, error) {
 		name := q.path("job")
 		return shared(ctx, s.read, "job "+name, func(ctx context.Context) (*admin.Job, error) { return r.Job(ctx, name) })
@@ -139,6 +93,26 @@ func (s *Server) routes() {
 	})
 }
 
+func (s *Server) explain(ctx context.Context, q question) (*admin.Explanation, error) {
+	name, text, id := q.path("job"), q.value("at"), jobs.RunID(q.value("run"))
+	if id != "" {
+		if text != "" || id.Job() != name {
+			return nil, fmt.Errorf("%w: run %q: it must be the ID of a run of %s, without at", admin.ErrInvalid, id, name)
+		}
+		return shared(ctx, s.read, "explain run "+string(id),
+			func(ctx context.Context) (*admin.Explanation, error) { return s.o.Reader.ExplainRun(ctx, id) })
+	}
+	var at time.Time
+	if text != "" {
+		var err error
+		if at, err = time.Parse(time.RFC3339, text); err != nil {
+			return nil, fmt.Errorf("%w: at %q: it must be a time, as in RFC 3339", admin.ErrInvalid, text)
+		}
+	}
+	return shared(ctx, s.read, fmt.Sprintf("explain %s %d", name, at.Unix()),
+		func(ctx context.Context) (*admin.Explanation, error) { return s.o.Reader.Explain(ctx, name, at) })
+}
+
 // found is a run and the output of its last attempt.
 type found struct {
 	run    *admin.Run
@@ -151,15 +125,6 @@ func (s *Server) find(ctx context.Context, q question) (found, error) {
 		f.run, f.output, err = s.o.Reader.Run(ctx, jobs.RunID(id))
 		return f, err
 	})
-}
-
-func newPart[T any](items []T, next string) *part[T] {
-	p := &part[T]{Items: items}
-	if next != "" {
-		next = base64.RawURLEncoding.EncodeToString([]byte(next))
-		p.NextCursor = &next
-	}
-	return p
 }
 
 func (s *Server) runs(ctx context.Context, q question) (*part[admin.Run], error) {
@@ -229,48 +194,56 @@ type part[T any] struct {
 	NextCursor *string `json:"next_cursor"` // null: nothing comes after
 }
 
-// cut takes the requested part out of a list. position returns an item's position as a text that
-// compare orders; an item may have vanished when the cursor that names its position comes back.
-func cut[T any](q question, items []T, position func(*T) string, compare func(a, b string) int) *part[T] {
+// newPart returns some items. next is the position of the last one, or "" if nothing comes after.
+func newPart[T any](items []T, next string) *part[T] {
+	p := &part[T]{Items: items}
+	if items == nil {
+		p.Items = []T{}
+	}
+	if next != "" {
+		next = base64.RawURLEncoding.EncodeToString([]byte(next))
+		p.NextCursor = &next
+	}
+	return p
+}
+
+// cut takes the requested part out of a list, in the order of its positions. An item may have
+// vanished when the cursor that names its position comes back.
+func cut[T any](q question, items []T, position func(*T) string) *part[T] {
 	if q.cursor != "" {
-		begin := slices.IndexFunc(items, func(item T) bool { return compare(position(&item), q.cursor) > 0 })
+		begin := slices.IndexFunc(items, func(item T) bool { return position(&item) > q.cursor })
 		if begin < 0 {
 			begin = len(items)
 		}
 		items = items[begin:]
 	}
-	p := &part[T]{Items: items[:min(len(items), q.limit)]}
-	if len(items) > q.limit {
-		next := base64.RawURLEncoding.EncodeToString([]byte(position(&p.Items[q.limit-1])))
-		p.NextCursor = &next
+	if len(items) <= q.limit {
+		return newPart(items, "")
 	}
-	if p.Items == nil {
-		p.Items = []T{}
-	}
-	return p
+	return newPart(items[:q.limit], position(&items[q.limit-1]))
 }
 
 // list registers a path that answers with a part of a list. It takes limit, cursor, and the
 // parameters in known.
 func list[T any](s *Server, pattern string, read func(context.Context, question) (*part[T], error), known ...string) {
-	known = append(known, "limit", "cursor")
-	s.handle(pattern, func(w http.ResponseWriter, r *http.Request) error {
-		q, err := ask(r, known...)
+	one(s, pattern, read, append(known, "limit", "cursor")...)
+}
+
+// listSnapshot registers a path that answers with a part of a list in the snapshot.
+func listSnapshot[T any](s *Server, pattern string, items func(*admin.Snapshot) []T, position func(*T) string) {
+	list(s, pattern, func(ctx context.Context, q question) (*part[T], error) {
+		snapshot, err := s.snapshot(ctx)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		p, err := read(r.Context(), q)
-		if err != nil {
-			return err
-		}
-		return writeJSON(w, p)
+		return cut(q, items(snapshot), position), nil
 	})
 }
 
-// one registers a path that answers with a single object.
-func one[T any](s *Server, pattern string, read func(context.Context, question) (*T, error)) {
+// one registers a path that answers with a single object. It takes the parameters in known.
+func one[T any](s *Server, pattern string, read func(context.Context, question) (*T, error), known ...string) {
 	s.handle(pattern, func(w http.ResponseWriter, r *http.Request) error {
-		q, err := ask(r)
+		q, err := ask(r, known...)
 		if err != nil {
 			return err
 		}
@@ -278,15 +251,15 @@ func one[T any](s *Server, pattern string, read func(context.Context, question) 
 		if err != nil {
 			return err
 		}
-		return writeJSON(w, it)
+		return writeJSON(w, http.StatusOK, it)
 	})
 }
 
-func writeJSON(w http.ResponseWriter, value any) error {
+func writeJSON(w http.ResponseWriter, status int, value any) error {
 	body, err := json.Marshal(value)
 	if err != nil {
 		return fmt.Errorf("%w: %w", errBroken, err)
 	}
-	write(w, http.StatusOK, "application/json", append(body, '\n'))
+	write(w, status, "application/json", append(body, '\n'))
 	return nil
 }

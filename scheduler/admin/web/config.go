@@ -19,15 +19,12 @@ var ErrNoConfig = errors.New("this process has no config of a worker")
 
 // configRoutes registers the paths of the worker's config.
 func (s *Server) configRoutes(v1 string) {
-	s.handle(v1+"config", func(w http.ResponseWriter, r *http.Request) error {
-		if _, err := ask(r); err != nil {
-			return err
-		}
+	one(s, v1+"config", func(context.Context, question) (*admin.Config, error) {
 		config := s.config()
 		if config == nil {
-			return ErrNoConfig
+			return nil, ErrNoConfig
 		}
-		return writeJSON(w, config)
+		return config, nil
 	})
 	s.mux.HandleFunc(reloadPath, func(w http.ResponseWriter, r *http.Request) {
 		told := line{who: asker(r), action: "reload config", on: s.o.Worker()}
@@ -96,10 +93,6 @@ func (s *Server) reload(w http.ResponseWriter, r *http.Request, told line) error
 	if config == nil {
 		return ErrNoConfig
 	}
-	body, err := json.Marshal(config)
-	if err != nil {
-		return fmt.Errorf("%w: %w", errBroken, err)
-	}
 	status, detail := http.StatusOK, "config "+config.Digest
 	if told.done = !wasRefused(config); !told.done {
 		status, detail = http.StatusUnprocessableEntity, fmt.Sprintf("refused: errors in %d places", len(config.Problems))
@@ -114,8 +107,7 @@ func (s *Server) reload(w http.ResponseWriter, r *http.Request, told line) error
 			s.o.Logger.ErrorContext(ctx, "a reload of the config is not in the audit", "error", err)
 		}
 	}
-	write(w, status, "application/json", append(body, '\n'))
-	return nil
+	return writeJSON(w, status, config)
 }
 
 var errOtherWorker = errors.New("another worker is meant")
