@@ -61,20 +61,8 @@ func (s *Server) acts() {
 	const v1 = "/api/v1/"
 	r, o := s.o.Reader, s.o.Operator
 
-	job := func(do func(ctx context.Context, name string, by admin.Actor) (bool, error)) doer {
-		return func(ctx context.Context, request *http.Request, _ order, by admin.Actor) (int, any, error) {
-			name := request.PathValue("job")
-			if _, err := do(ctx, name, by); err != nil {
-				return 0, nil, err
-			}
-			job, err := r.Job(ctx, name)
-			return http.StatusOK, job, err
-		}
-	}
-	s.act(v1+"jobs/{job}/pause", "pause job", job(func(ctx context.Context, name string, by admin.Actor) (bool, error) { return o.PauseJob(ctx, name, by) }))
-	s.act(v1+"jobs/{job}/resume", "resume job", job(func(ctx context.Context, name string, by admin.Actor) (bool, error) {
-		return o.ResumeJob(ctx, name, by)
-	}))
+	s.act(v1+"jobs/{job}/pause", "pause job", changed("job", o.PauseJob, r.Job))
+	s.act(v1+"jobs/{job}/resume", "resume job", changed("job", o.ResumeJob, r.Job))
 	s.act(v1+"jobs/{job}/run", "run job", func(ctx context.Context, request *http.Request, body order, by admin.Actor) (int, any, error) {
 		if body.Job != "" || body.In != "" || body.At != nil {
 			return 0, nil, fmt.Errorf("%w: this path takes args, id and reason", errBody)
@@ -88,29 +76,16 @@ func (s *Server) acts() {
 	})
 	s.act(v1+"enqueue", "enqueue", s.enqueue)
 
-	run := func(do func(ctx context.Context, id jobs.RunID, by admin.Actor) error) doer {
-		return func(ctx context.Context, request *http.Request, _ order, by admin.Actor) (int, any, error) {
-			id := jobs.RunID(request.PathValue("id"))
-			if err := do(ctx, id, by); err != nil {
-				return 0, nil, err
-			}
-			run, _, err := r.Run(ctx, id)
-			return http.StatusOK, run, err
-		}
+	retry := func(ctx context.Context, id jobs.RunID, by admin.Actor) (bool, error) {
+		return true, o.RetryRun(ctx, id, by)
 	}
-	s.act(v1+"runs/{id}/cancel", "cancel run", run(func(ctx context.Context, id jobs.RunID, by admin.Actor) error {
-		_, err := o.CancelRun(ctx, id, by)
-		return err
-	}))
-	s.act(v1+"runs/{id}/retry", "retry run", run(func(ctx context.Context, id jobs.RunID, by admin.Actor) error { return o.RetryRun(ctx, id, by) }))
-	s.act(v1+"workers/{id}/drain", "drain worker", func(ctx context.Context, request *http.Request, _ order, by admin.Actor) (int, any, error) {
-		id := locks.SessionID(request.PathValue("id"))
-		if _, err := o.DrainWorker(ctx, id, by); err != nil {
-			return 0, nil, err
-		}
-		worker, err := r.Worker(ctx, id)
-		return http.StatusOK, worker, err
-	})
+	run := func(ctx context.Context, id jobs.RunID) (*admin.Run, error) {
+		run, _, err := r.Run(ctx, id)
+		return run, err
+	}
+	s.act(v1+"runs/{id}/cancel", "cancel run", changed("id", o.CancelRun, run))
+	s.act(v1+"runs/{id}/retry", "retry run", changed("id", retry, run))
+	s.act(v1+"workers/{id}/drain", "drain worker", changed("id", o.DrainWorker, r.Worker))
 	s.act(v1+"locks/{lock}/release", "release lock", func(ctx context.Context, request *http.Request, body order, by admin.Actor) (int, any, error) {
 		name := request.PathValue("lock")
 		if body.Token == 0 {
@@ -132,12 +107,20 @@ func (s *Server) acts() {
 			}{name, paused}, err
 		}
 	}
-	s.act(v1+"queues/{queue}/pause", "pause queue", queue(true, func(ctx context.Context, name string, by admin.Actor) (bool, error) {
-		return o.PauseQueue(ctx, name, by)
-	}))
-	s.act(v1+"queues/{queue}/resume", "resume queue", queue(false, func(ctx context.Context, name string, by admin.Actor) (bool, error) {
-		return o.ResumeQueue(ctx, name, by)
-	}))
+	s.act(v1+"queues/{queue}/pause", "pause queue", queue(true, o.PauseQueue))
+	s.act(v1+"queues/{queue}/resume", "resume queue", queue(false, o.ResumeQueue))
+}
+
+// changed carries out an act on the object that a path names, and answers with the object.
+func changed[N ~string, T any](param string, do func(context.Context, N, admin.Actor) (bool, error), show func(context.Context, N) (T, error)) doer {
+	return func(ctx context.Context, request *http.Request, _ order, by admin.Actor) (int, any, error) {
+		name := N(request.PathValue(param))
+		if _, err := do(ctx, name, by); err != nil {
+			return 0, nil, err
+		}
+		object, err := show(ctx, name)
+		return http.StatusOK, object, err
+	}
 }
 
 // enqueue asks for a run of the job that the body names.
