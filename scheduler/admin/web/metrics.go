@@ -41,35 +41,29 @@ var startDelays = []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}
 
 // NewMetrics starts the counts of a worker of this version with this number of slots.
 func NewMetrics(version string, slots int) *Metrics {
+	gauge := func(name, help string) prometheus.Gauge {
+		return prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
+	}
+	counters := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+	}
 	m := &Metrics{
-		slots: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "lockstep_slots", Help: "How many attempts may run at a time on this worker.",
-		}),
-		running: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "lockstep_attempts_running", Help: "Attempts that run on this worker now.",
-		}),
-		stuck: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "lockstep_attempts_stuck",
-			Help: "Attempts on this worker that continue after their timeout, or after another end of their context; they keep their slots and locks.",
-		}),
+		slots:   gauge("lockstep_slots", "How many attempts may run at a time on this worker."),
+		running: gauge("lockstep_attempts_running", "Attempts that run on this worker now."),
+		stuck: gauge("lockstep_attempts_stuck",
+			"Attempts on this worker that continue after their timeout, or after another end of their context; they keep their slots and locks."),
 		delay: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "lockstep_tick_start_delay_seconds", Buckets: startDelays,
 			Help: "From a tick, or for a job with jitter from when it became due, to the start of its run on this worker, whatever it waited for; by Redis' clock.",
 		}),
-		ended: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "lockstep_runs_ended_total", Help: "Runs whose end this worker has recorded, by job and outcome.",
-		}, []string{"job", "outcome"}),
-		refused: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "lockstep_runs_refused_total", Help: "Runs that this worker refused since their definition could not be trusted, by its signature: unsigned or wrong.",
-		}, []string{"signature"}),
-		rejected: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "lockstep_rejected_calls_total",
-			Help: "Calls for a run that Redis rejected permanently, by call: claim or finish. The run ends as failed, or is parked.",
-		}, []string{"call"}),
-		repeated: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "lockstep_deliveries_repeated_total",
-			Help: "Deliveries that this worker pushed again, by reason: unconfirmed, lost (its queue no longer has it) or session_ended (a worker had fetched it).",
-		}, []string{"reason"}),
+		ended: counters("lockstep_runs_ended_total",
+			"Runs whose end this worker has recorded, by job and outcome.", "job", "outcome"),
+		refused: counters("lockstep_runs_refused_total",
+			"Runs that this worker refused since their definition could not be trusted, by its signature: unsigned or wrong.", "signature"),
+		rejected: counters("lockstep_rejected_calls_total",
+			"Calls for a run that Redis rejected permanently, by call: claim or finish. The run ends as failed, or is parked.", "call"),
+		repeated: counters("lockstep_deliveries_repeated_total",
+			"Deliveries that this worker pushed again, by reason: unconfirmed, lost (its queue no longer has it) or session_ended (a worker had fetched it).", "reason"),
 		left: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "lockstep_deliveries_left_total",
 			Help: "Deliveries that this worker left to the sweep, since too many waited to be pushed.",
