@@ -55,7 +55,7 @@ func TestOfTwoHoldersTheHigherTokenWins(t *testing.T) {
 					t.Fatal(err)
 				}
 				at := func() generation {
-					known := c.raw(t, space.Place, string(session))
+					known := c.raw(t, space.Generation, string(session))
 					return generation{known[0], known[1]}
 				}
 				if !first {

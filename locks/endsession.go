@@ -27,7 +27,7 @@ func (s *Space) EndSession(ctx context.Context, id SessionID) error {
 		return fmt.Errorf("end session %s: %w", id, err)
 	}
 	if err := s.insist(ctx, func(ctx context.Context) (bool, error) {
-		_, err := space.Run(ctx, s.rdb, space.Rouse, s.keys)
+		_, err := space.Run(ctx, s.rdb, space.Notify, s.keys)
 		return space.Over(err), err
 	}); err != nil {
 		return fmt.Errorf("session %s has ended, but notifying the desk failed: %w", id, err)

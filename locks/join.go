@@ -34,7 +34,7 @@ func (c *Client) Join(ctx context.Context, id HoldID) (*Hold, error) {
 		return nil, fmt.Errorf("join hold %s: %w", id, err)
 	}
 	local := c.clock.read()
-	r, err := c.call(ctx, space.Stands, string(id))
+	r, err := c.call(ctx, space.Valid, string(id))
 	if err != nil {
 		return nil, fmt.Errorf("join hold %s: %w", id, err)
 	}
@@ -91,7 +91,7 @@ func (j *joined) run(work context.Context) {
 
 // ask returns the remaining lease of the hold's session.
 func (j *joined) ask(ctx context.Context) (time.Duration, error) {
-	r, err := space.Run(ctx, j.client.beat, space.Stands, j.client.space.keys, string(j.hold.id))
+	r, err := space.Run(ctx, j.client.beat, space.Valid, j.client.space.keys, string(j.hold.id))
 	if err != nil {
 		return 0, err
 	}
@@ -104,14 +104,14 @@ func (j *joined) ask(ctx context.Context) (time.Duration, error) {
 
 func leftOf(r space.Reply) (time.Duration, error) {
 	switch r.At(0) {
-	case "stands":
+	case "valid":
 		return space.Millis(r.NumberAt(4)), nil
 	case "gone":
 		return 0, fmt.Errorf("%w: it is no longer valid", ErrLost)
 	case "unsure":
 		return 0, fmt.Errorf("%w: it may still be re-asserted", ErrGrace)
 	}
-	return 0, space.Unexpected("stands", r)
+	return 0, space.Unexpected("valid", r)
 }
 
 // leave stops tracking a joined hold.

@@ -34,19 +34,19 @@ func (c *Client) Declare(ctx context.Context, name string, limit PermitLimit) (P
 	if err != nil {
 		return PermitLimit{}, fmt.Errorf("declare permits of %s: %w", name, err)
 	}
-	stands := PermitLimit{Permits: int(r.NumberAt(1)), Version: r.NumberAt(2)}
+	inForce := PermitLimit{Permits: int(r.NumberAt(1)), Version: r.NumberAt(2)}
 	switch r.At(0) {
 	case "ok":
 		c.mu.Lock()
-		c.declared[name] = stands
+		c.declared[name] = inForce
 		c.mu.Unlock()
 		if r.NumberAt(3) == 1 {
 			c.reaper.now()
 		}
-		return stands, nil
+		return inForce, nil
 	case "differs":
-		return stands, fmt.Errorf("declare permits of %s: %w: version %d has %d permits, not %d; take a higher version to change it",
-			name, ErrInvalid, stands.Version, stands.Permits, limit.Permits)
+		return inForce, fmt.Errorf("declare permits of %s: %w: version %d has %d permits, not %d; take a higher version to change it",
+			name, ErrInvalid, inForce.Version, inForce.Permits, limit.Permits)
 	case "mode":
 		return PermitLimit{}, fmt.Errorf("declare permits of %s: %w: it is held in another mode", name, ErrBusy)
 	}

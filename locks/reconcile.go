@@ -179,7 +179,7 @@ func (s *session) compareTable(ctx context.Context, upto uint64) (orphans []Hold
 		return nil, err
 	}
 	// A listing of a space that has lost data proves nothing: the session must re-assert first.
-	r, err := s.client.call(ctx, space.Place, string(s.id))
+	r, err := s.client.call(ctx, space.Generation, string(s.id))
 	if err != nil {
 		return nil, err
 	}

@@ -138,8 +138,8 @@ func (c *Client) releaseTogether(t *testing.T, g *gate, holds []*Hold) {
 	c.together(t, g, calls...)
 }
 
-// stands compares the content of Redis with the holds.
-func (c *Client) stands(t *testing.T, holds []*Hold) {
+// sameHolds compares the content of Redis with the holds.
+func (c *Client) sameHolds(t *testing.T, holds []*Hold) {
 	t.Helper()
 	records, _, err := c.Space().Holds(t.Context())
 	if err != nil {
@@ -167,9 +167,9 @@ func TestRequestsOfManyShareOneScript(t *testing.T) {
 	t.Parallel()
 	c, g := gated(t)
 	held := c.acquireTogether(t, g, 22)
-	c.stands(t, held)
+	c.sameHolds(t, held)
 	c.releaseTogether(t, g, held)
-	c.stands(t, nil)
+	c.sameHolds(t, nil)
 	for _, script := range []struct {
 		name      string
 		one, many space.Script
@@ -195,10 +195,10 @@ func TestServerThatForgotTheScriptsGetsThemAgain(t *testing.T) {
 	}
 	flush()
 	held := c.acquireTogether(t, g, 8)
-	c.stands(t, held)
+	c.sameHolds(t, held)
 	flush()
 	c.releaseTogether(t, g, held)
-	c.stands(t, nil)
+	c.sameHolds(t, nil)
 }
 
 // TestRequestsThatASharedScriptCannotServeAreSentAlone has some requests for held resources, and
@@ -233,7 +233,7 @@ func TestRequestsThatASharedScriptCannotServeAreSentAlone(t *testing.T) {
 	if t.Failed() {
 		t.FailNow()
 	}
-	c.stands(t, append(held, inTheWay))
+	c.sameHolds(t, append(held, inTheWay))
 
 	// A waiter is granted what the releases free, although they could share one script.
 	granted := make(chan *Hold, 1)
@@ -246,7 +246,7 @@ func TestRequestsThatASharedScriptCannotServeAreSentAlone(t *testing.T) {
 	}()
 	eventually(t, "a wait", func() bool { return len(other.listing(t).Waits) == 1 })
 	c.releaseTogether(t, g, held)
-	c.stands(t, []*Hold{inTheWay, <-granted})
+	c.sameHolds(t, []*Hold{inTheWay, <-granted})
 }
 
 // TestSharedScriptWithALostReplyIsSentAgain loses the reply to a script for many that was applied.
@@ -255,7 +255,7 @@ func TestSharedScriptWithALostReplyIsSentAgain(t *testing.T) {
 	c, g := gated(t)
 	g.after = io.ErrUnexpectedEOF
 	held := c.acquireTogether(t, g, 12)
-	c.stands(t, held)
+	c.sameHolds(t, held)
 	c.sender.mu.Lock()
 	// If one script asked for them again, they would be refused, because they are held.
 	c.sender.aloneUntil = time.Time{}
@@ -264,7 +264,7 @@ func TestSharedScriptWithALostReplyIsSentAgain(t *testing.T) {
 	g.after = io.ErrUnexpectedEOF
 	g.mu.Unlock()
 	c.releaseTogether(t, g, held)
-	c.stands(t, nil)
+	c.sameHolds(t, nil)
 	if g.after != nil || g.count(space.AcquireAll) == 0 || g.count(space.ReleaseAll) == 0 {
 		t.Error("no answer to a script for many was lost: the test proves nothing")
 	}

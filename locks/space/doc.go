@@ -34,7 +34,7 @@
 //   - draw, take: issues tokens; writes holds of free exclusive bundles
 //   - asGranted, giveBack: which of these holds exist; ends them
 //   - grant: grants a free bundle of any kind, and draws its token
-//   - stands: whether a hold belongs to its session
+//   - valid: whether a hold belongs to its session
 //   - freePlain: ends a hold that is as simple as most
 //   - everLost, reasserting: whether the space has ever lost data; and sessions are re-asserting it
 //   - keptBack: the classes of waits that get no offers

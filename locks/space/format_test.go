@@ -51,7 +51,7 @@ func TestScriptsRefuseAnotherFormatBeforeTheyWrite(t *testing.T) {
 				"acquire": ask("s", "s.3", -1, 0, "xa").args(), "release": {"s.1"}, "reap": nil, "close": {"s"},
 				"declare": {"p", 2, 1}, "downgrade": {"s.1", "a"}, "revoke": {"a", "1", "t", "{}"}, "greet": {0, 0},
 				"assert": {"s", 60_000, "{}", "space", "1", "other", 0, 0, "0", "1"}, "list": {"h", "-", "+", 10},
-				"sessions": nil, "holders": {"a", 10}, "stands": {"s.1"}, "place": {"s"}, "check": nil, "rouse": nil,
+				"sessions": nil, "holders": {"a", 10}, "valid": {"s.1"}, "generation": {"s"}, "check": nil, "notify": nil,
 			} {
 				answer, err := r.run(script, args...)
 				var refused *FormatError

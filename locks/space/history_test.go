@@ -414,7 +414,7 @@ func (h *history) step() error {
 		if lease == 0 {
 			lease = int64(pick(h.rand, 50, 500, 5000))
 		}
-		id, epoch := m.place()
+		id, epoch := m.generation()
 		if h.rand.IntN(10) == 0 {
 			epoch = "1"
 		}
@@ -445,7 +445,7 @@ func (h *history) step() error {
 		}
 	case dice < 12:
 		lease, least, margin := m.leases[session], int64(pick(h.rand, 10, 900)), int64(pick(h.rand, 0, 30))
-		id, epoch := m.place()
+		id, epoch := m.generation()
 		if h.rand.IntN(10) == 0 {
 			epoch = "1"
 		}
@@ -797,13 +797,13 @@ func TestCheckerCatchesFaults(t *testing.T) {
 		{2, "losing: the stronger hold falls", "if tonumber(held(others[j])[H_TOKEN]) >= tonumber(record[H_TOKEN]) then", "if true then"},
 		{3, "losing: one rival is left", "for i = 1, #holds do -- one may", "for i = 1, math.min(1, #holds) do -- one may"},
 		{2, "losing: the rival is not notified", "if ends(whose) then\n        S.inform", "if false then\n        S.inform"},
-		{18, "losing: offers stand", "for i = 1, #offers do S.lapse(offers[i]) end\n  for", "for"},
+		{18, "losing: offers stay", "for i = 1, #offers do S.lapse(offers[i]) end\n  for", "for"},
 		{9, "losing: permits are not bounded", "if grown(version) or over <= 0 then", "if true then"},
 		{2, "losing: undeclared permits are refused", "if grown(version) then call('HSET'", "if false then call('HSET'"},
 		{6, "losing: what it is nested in is its rival", "if not (nested and nested[others[i]]) then holds", "if true then holds"},
 		{2, "losing: tokens begin again", "if ARGV[9] ~= '0' and", "if false and"},
 		{0, "losing: a part is taken for the whole", "ARGV[10] == '1' and epoch or ''", "epoch"},
-		{3, "losing: a page of another place counts", "if ARGV[4] ~= (id or '') or ARGV[5] ~= (epoch or '') then", "if false then"},
+		{3, "losing: a page of another generation counts", "if ARGV[4] ~= (id or '') or ARGV[5] ~= (epoch or '') then", "if false then"},
 		{2, "losing: a longest time is forgotten", "local most = limit(limits)\n", "local most = 0\n"},
 		{4, "losing: what rests is not taken back", "local rests = known and known[H_SESSION] == '@'", "local rests = false"},
 	} {

@@ -583,7 +583,7 @@ func (m *model) longest() (longest int64) {
 	return longest
 }
 
-func (m *model) place() (id, epoch string) {
+func (m *model) generation() (id, epoch string) {
 	if m.id == "" {
 		return "", ""
 	}
@@ -619,7 +619,7 @@ func (m *model) notice(least, margin int64) string {
 
 func (m *model) renew(session string, lease int64, id, epoch string, least, margin int64) []string {
 	m.notice(least, margin)
-	if at, now := m.place(); at == "" || at != id || now != epoch {
+	if at, now := m.generation(); at == "" || at != id || now != epoch {
 		return []string{"assert", at, now}
 	}
 	if m.at[session] != fmt.Sprintf("%s %d", epoch, lease) || !m.alive(session) {
@@ -654,7 +654,7 @@ type modelClaim struct {
 // assert handles an assertion of a session.
 func (m *model) assert(session string, lease int64, id, epoch, newID string, least, margin, highest int64, last bool, claims []modelClaim) []string {
 	m.notice(least, margin)
-	if at, now := m.place(); at != id || now != epoch {
+	if at, now := m.generation(); at != id || now != epoch {
 		return []string{"again", at, now}
 	}
 	switch {
@@ -671,7 +671,7 @@ func (m *model) assert(session string, lease int64, id, epoch, newID string, lea
 	m.ends[session] = m.now() + max(lease, left)
 	m.know(session, lease, map[bool]string{true: fmt.Sprint(m.epoch)}[last])
 	m.seq = max(m.seq, highest)
-	id, epoch = m.place()
+	id, epoch = m.generation()
 	reply := []string{"ok", id, epoch, fmt.Sprint(left)}
 	for _, claim := range claims {
 		claim.hold.counts = m.now()
@@ -1149,7 +1149,7 @@ func (m *model) release(id string, quick bool) []string {
 	if answer != "gone" || !m.alive(session) {
 		return []string{answer, "0"}
 	}
-	space, epoch := m.place()
+	space, epoch := m.generation()
 	return []string{answer, "0", space, epoch, fmt.Sprint(m.revs[session])}
 }
 
@@ -1404,7 +1404,7 @@ func (m *model) dump() *dump {
 		d.meta["ticket"] = fmt.Sprint(m.ticket)
 	}
 	if m.id != "" {
-		d.meta["id"], d.meta["epoch"] = m.place()
+		d.meta["id"], d.meta["epoch"] = m.generation()
 		d.meta["server"] = m.knows
 	}
 	if m.format != 0 {

@@ -31,28 +31,28 @@ const (
 	Close      Script = "close"
 	Declare    Script = "declare"
 	Downgrade  Script = "downgrade"
+	Generation Script = "generation"
 	Greet      Script = "greet"
 	Holders    Script = "holders"
 	List       Script = "list"
+	Notify     Script = "notify"
 	Open       Script = "open"
-	Place      Script = "place"
 	Reap       Script = "reap"
 	Release    Script = "release"
 	ReleaseAll Script = "release.all"
 	Renew      Script = "renew"
 	Revoke     Script = "revoke"
-	Rouse      Script = "rouse"
 	Sessions   Script = "sessions"
-	Stands     Script = "stands"
 	Undeclare  Script = "undeclare"
+	Valid      Script = "valid"
 )
 
 // scripts has all of them, each of which is assembled when it is sent for the first time, and stays
 // the same from then on. Assembling all of them takes some milliseconds, which a process that never
 // sends one should not pay. The guard of each command is such a process.
 var scripts = lazily(
-	Acquire, AcquireAll, Assert, Card, Check, Close, Declare, Downgrade, Greet, Holders, List, Open, Place, Reap,
-	Release, ReleaseAll, Renew, Revoke, Rouse, Sessions, Stands, Undeclare,
+	Acquire, AcquireAll, Assert, Card, Check, Close, Declare, Downgrade, Generation, Greet, Holders, List, Notify, Open,
+	Reap, Release, ReleaseAll, Renew, Revoke, Sessions, Undeclare, Valid,
 )
 
 func lazily(all ...Script) map[Script]func() *redis.Script {

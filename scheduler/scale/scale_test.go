@@ -14,12 +14,12 @@ func TestMain(m *testing.M) { redistest.Main(m) }
 
 // unreached are the scripts that [scale] does not run, with the reason.
 var unreached = map[string]string{
-	"locks/assert":  "runs after a loss of all data; TestMassesOfHoldsSurviveTheLossOfAllData measures it",
-	"locks/place":   "runs after a doubt about one's own session; it reads three fields of a hash",
-	"locks/renew":   "runs once per third of a lease, in no round in particular; BenchmarkRenewal measures it",
-	"ledger/assert": "runs after a loss of all data, on 100 facts at most",
-	"queue/take":    "needs a queue server; it reads as many deliveries as the worker has free slots",
-	"queue/putback": "needs a queue server; it looks along the tasks that the workers of a queue run",
+	"locks/assert":     "runs after a loss of all data; TestMassesOfHoldsSurviveTheLossOfAllData measures it",
+	"locks/generation": "runs after a doubt about one's own session; it reads three fields of a hash",
+	"locks/renew":      "runs once per third of a lease, in no round in particular; BenchmarkRenewal measures it",
+	"ledger/assert":    "runs after a loss of all data, on 100 facts at most",
+	"queue/take":       "needs a queue server; it reads as many deliveries as the worker has free slots",
+	"queue/putback":    "needs a queue server; it looks along the tasks that the workers of a queue run",
 }
 
 // TestNoScriptGrowsWithTheNamespace measures the scripts in a small namespace and in one that is 16

@@ -32,7 +32,7 @@ if hold then
   return {'granted', hold[H_TOKEN], hold[H_SINCE]}
 end
 for ancestor in string.gmatch(under, '[^ ]+') do
-  if not stands(ancestor) then
+  if not valid(ancestor) then
     S.tell()
     return {'lost', ancestor}
   end

@@ -25,5 +25,5 @@ S.reap()
 S.tell()
 local session = reply == 'gone' and string.match(id, '^(.*)%.[^.]*$')
 if not session or not ends(session) then return {reply, S.more and 1 or 0} end
-local place, epoch, revision = unpack(call('HMGET', META, 'id', 'epoch', 'rev:' .. session))
-return {reply, S.more and 1 or 0, place or '', epoch or '', revision or '0'}
+local known = call('HMGET', META, 'id', 'epoch', 'rev:' .. session)
+return {reply, S.more and 1 or 0, known[1] or '', known[2] or '', known[3] or '0'}

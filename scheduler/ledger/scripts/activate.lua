@@ -21,13 +21,13 @@ for i = 1, #ARGV, 6 do
   local at = (i + 5) / 6
   local job, cursor = names[at], cursors[at]
   local active, versions = versionsOf(texts[at])
-  local valid = false
-  for k = 1, #versions do valid = valid or active == before and versions[k].hash == hash end
+  local listed = false
+  for k = 1, #versions do listed = listed or active == before and versions[k].hash == hash end
   if not asked then asked, grace = true, not quiet() and space().grace() end
   local outcome, detail = 'ok', ''
   if cursor ~= seen then
     outcome, detail = 'moved', cursor or ''
-  elseif not valid then
+  elseif not listed then
     outcome = 'inactive'
   elseif tonumber(upto) > now then
     outcome = 'early'

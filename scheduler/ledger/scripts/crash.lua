@@ -24,7 +24,7 @@ if not run or run[STATE] ~= 'running' or run[TOKEN] ~= ARGV[2] then
 end
 local session = run[SESSION]
 local lives = reporter == '' and ends(session)
-if lives and stands(run[HOLDER]) then return {'no', '', '', list} end
+if lives and valid(run[HOLDER]) then return {'no', '', '', list} end
 check()
 local S = space()
 local before = suspected(id, run)

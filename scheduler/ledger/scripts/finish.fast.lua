@@ -48,13 +48,13 @@ do
     end
 
     local ended, gone, names = {}, {}, {}
-    local valid = #members > 0 and asGranted(members, 1, #members)
+    local granted = #members > 0 and asGranted(members, 1, #members)
     local queues = #members > 0 and awaited(bundles, 1, #bundles)
     local bodies = #members > 0 and values(BODY, mine)
     local logs = again and values(LOG, mine) or {}
     for p = 1, #plain do
       local run = plain[p]
-      if valid[p] and bodies[p] ~= nil and (run[8] == '1' or logs[p] ~= nil) and noneIn(queues, bundles, run[13], run[14]) then
+      if granted[p] and bodies[p] ~= nil and (run[8] == '1' or logs[p] ~= nil) and noneIn(queues, bundles, run[13], run[14]) then
         local e = #ended + 1
         ended[e], gone[e], mine[e], bodies[e], logs[e] = run, members[p], mine[p], bodies[p], logs[p]
         for i = run[13], run[14] do names[#names + 1] = bundles[i] end

@@ -16,7 +16,7 @@ local run, list = load(id), {}
 local last = run and run[TOKEN] == token
 -- If a hold ended under its attempt (max hold, revoked) while the session lives, the attempt has
 -- failed; if the session has ended, the sweep counts the attempt.
-local stood = last and run[STATE] == 'running' and run[HOLDER] == hid and (stands(hid) or ends(run[SESSION]))
+local stood = last and run[STATE] == 'running' and run[HOLDER] == hid and (valid(hid) or ends(run[SESSION]))
 if last then
   check()
   settled(id, run)

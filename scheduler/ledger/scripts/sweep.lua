@@ -107,7 +107,7 @@ local some = call('ZRANGEBYLEX', BUSY, after and '(' .. after or '-', '+', 'LIMI
 for i = 1, #some do
   local session, id = string.match(some[i], '^([^%z]*)%z(.*)$')
   local run = found(id, BUSY, some[i])
-  if run and ends(session) and not stands(run[HOLDER]) then fallen(id, run) end
+  if run and ends(session) and not valid(run[HOLDER]) then fallen(id, run) end
 end
 if #some == most then
   call('HSET', LEDGER, 'looked', some[most])

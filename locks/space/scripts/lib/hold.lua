@@ -61,8 +61,8 @@ local function held(id)
   return hold, member
 end
 
--- stands reports whether a hold belongs to its session: granted, and neither released nor resting.
-local function stands(id)
+-- valid reports whether a hold belongs to its session: granted, and neither released nor resting.
+local function valid(id)
   local hold = held(id)
   return hold ~= nil and hold[H_SESSION] ~= '@'
 end

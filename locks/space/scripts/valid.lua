@@ -1,8 +1,8 @@
--- stands returns whether a hold is valid, its bundle, and what is left of its session's lease, for
+-- valid returns whether a hold is valid, its bundle, and what is left of its session's lease, for
 -- a process that joins another one's hold.
 -- ARGV: 1 hold
 -- Replies:
---   stands, now (ms), token, since (ms), ms of the lease left, items joined by \31
+--   valid, now (ms), token, since (ms), ms of the lease left, items joined by \31
 --   gone
 --   unsure: the hold is not valid, but sessions are still re-asserting lost state
 local hold = held(ARGV[1])
@@ -14,4 +14,4 @@ if not ending then
 end
 local items = {}
 for i = H_ITEMS, #hold do items[#items + 1] = hold[i] end
-return {'stands', ms, hold[H_TOKEN], hold[H_SINCE], format('%.0f', ending - now), concat(items, US)}
+return {'valid', ms, hold[H_TOKEN], hold[H_SINCE], format('%.0f', ending - now), concat(items, US)}

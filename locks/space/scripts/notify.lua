@@ -1,4 +1,4 @@
--- rouse makes the desk look for work, as after an offer. If the desk is not alive, all live
+-- notify makes the desk look for work, as after an offer. If the desk is not alive, all live
 -- sessions are notified: the space does not know which of them can do the work.
 -- ARGV: none
 -- Replies: the number of sessions notified
