@@ -16,6 +16,7 @@ import (
 
 	"lockstep/configs"
 	"lockstep/locks"
+	"lockstep/locks/space"
 	"lockstep/scheduler/admin"
 	"lockstep/scheduler/queue"
 )
@@ -139,32 +140,32 @@ func (d *doctor) look(cmd *cobra.Command) error {
 // format compares the format of the stored data with those that this build and the live sessions
 // know. It returns an error for a format that this build does not know, so nothing else is read.
 func (d *doctor) format(ctx context.Context, conn *connection, _ *configs.Config) error {
-	space := conn.ledger.Space()
-	if err := space.Check(ctx); err != nil {
+	stored := conn.ledger.Space()
+	if err := stored.Check(ctx); err != nil {
 		if errors.Is(err, locks.ErrFormat) {
 			d.say(levelError, "format", "", "%v", err)
 		}
 		return err
 	}
-	formats, err := space.Formats(ctx)
+	formats, err := stored.Formats(ctx)
 	if err != nil {
 		return err
 	}
-	sessions, _, err := space.Sessions(ctx)
+	sessions, _, err := stored.Sessions(ctx)
 	if err != nil {
 		return err
 	}
 	before := len(d.findings)
 	for _, s := range sessions {
 		switch {
-		case s.Format > locks.Format:
+		case s.Format > space.Format:
 			d.say(levelWarning, "format", string(s.ID), "its build writes format %d, and this one knows format %d: when the last session of an "+
-				"older build has ended, this build is refused; update it", s.Format, locks.Format)
+				"older build has ended, this build is refused; update it", s.Format, space.Format)
 		case s.Format < formats.Written: // no build that checks the format opens such a session
 			d.say(levelError, "format", string(s.ID), "its build writes format %d and does not check that format %d is written: it ends runs as "+
 				"failed that it cannot read; stop it", s.Format, formats.Written)
-		case s.Format < locks.Format:
-			d.say(levelWarning, "format", string(s.ID), "its build writes format %d: format %d is written only when it has ended", s.Format, locks.Format)
+		case s.Format < space.Format:
+			d.say(levelWarning, "format", string(s.ID), "its build writes format %d: format %d is written only when it has ended", s.Format, space.Format)
 		}
 	}
 	switch {

@@ -7,6 +7,7 @@ import (
 
 	"lockstep/locks"
 	"lockstep/locks/redistest"
+	"lockstep/locks/space"
 )
 
 // Every command that reads or acts refuses a namespace in a format that this build does not know,
@@ -17,12 +18,12 @@ func TestUnknownFormatIsRefusedByEveryCommand(t *testing.T) {
 	rdb := server.Client(t)
 	env := toolEnv(t, "REDIS_URL="+server.URL())
 	config := writeFile(t, "lockstep.yaml", "jobs: {a: {command: [\"true\"]}}\nadmin: {listen: \"127.0.0.1:0\"}\n")
-	const newer = locks.Format + 1
-	if err := rdb.HSet(t.Context(), "{lockstep}:meta", "format", newer, "least_format", locks.Format).Err(); err != nil {
+	const newer = space.Format + 1
+	if err := rdb.HSet(t.Context(), "{lockstep}:meta", "format", newer, "least_format", space.Format).Err(); err != nil {
 		t.Fatal(err)
 	}
 	want := fmt.Sprintf("stores format %d, and this build reads format %d and %d: use a build that knows format %[1]d, or another redis.namespace",
-		newer, locks.Format-1, locks.Format)
+		newer, space.Format-1, space.Format)
 	for _, line := range []string{
 		"start -c " + config, "lock ls", "lock show a", "lock waits", "lock exec --exclusive a -- true", "run ls", "run show a#1",
 		"job ls", "job show a", "worker ls", "enqueue a", "doctor",
@@ -59,7 +60,7 @@ func TestDoctorNamesASessionThatCannotReadTheFormat(t *testing.T) {
 		t.Fatal(err)
 	}
 	stdout, _, _ := runTool(t, toolEnv(t, "REDIS_URL="+server.URL()), "doctor")
-	want := fmt.Sprintf("its build writes format 1 and does not check that format %d is written", locks.Format)
+	want := fmt.Sprintf("its build writes format 1 and does not check that format %d is written", space.Format)
 	if !strings.Contains(stdout, want) || !strings.Contains(stdout, string(client.Session())) {
 		t.Errorf("doctor prints\n%s\nwant %q, and the session", stdout, want)
 	}

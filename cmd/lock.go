@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"lockstep/locks"
+	"lockstep/locks/space"
 	"lockstep/scheduler/admin"
 )
 
@@ -270,7 +271,7 @@ func waitView(time.Time) view[admin.Wait] {
 						ids[i] += " (waits too)"
 					}
 				}
-				if w.State == locks.Kept {
+				if w.State == space.Kept {
 					ids = append(ids, "its queue is paused")
 				}
 				return strings.Join(ids, ", ")

@@ -34,7 +34,7 @@ type Attempt struct {
 	Redactor *Redactor
 
 	// KillBy returns the deadline for this attempt's processes as a reading of the boot clock
-	// (locks.BootTime): by then, all of them must be dead. Each renewal of the lease moves it
+	// (bootclock.Now): by then, all of them must be dead. Each renewal of the lease moves it
 	// forward. KillBy is safe for concurrent use.
 	KillBy func() time.Duration
 

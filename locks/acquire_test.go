@@ -14,6 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/locks"
+	"lockstep/locks/bootclock"
 	"lockstep/locks/redistest"
 	"lockstep/locks/space"
 )
@@ -79,11 +80,11 @@ func TestHoldDescribesItsGrant(t *testing.T) {
 		if len(got) != 1 || fmt.Sprint(got[0]) != fmt.Sprint(want) || want.LeaseLeft <= 0 {
 			t.Errorf("got %+v, want %+v", got, want)
 		}
-		if by := hold.KillBy() - locks.BootTime(); by <= c.Lease()/2 || by >= c.Lease() {
+		if by := hold.KillBy() - bootclock.Now(); by <= c.Lease()/2 || by >= c.Lease() {
 			t.Errorf("got KillBy in %s, want in a little less than the lease", by)
 		}
 		release(t, hold)
-		if hold.KillBy() > locks.BootTime() {
+		if hold.KillBy() > bootclock.Now() {
 			t.Error("KillBy is in the future after the release")
 		}
 	})
@@ -293,7 +294,7 @@ func TestDeskIsNotifiedOfOffers(t *testing.T) {
 		case <-time.After(patient):
 			t.Error("the desk did not hear of the offer")
 		}
-		if got := waits(t, c); len(got) != 1 || got[0].State != locks.Offered || got[0].Session != "" {
+		if got := waits(t, c); len(got) != 1 || got[0].State != space.Offered || got[0].Session != "" {
 			t.Errorf("got %+v, want the run's wait offered", got)
 		}
 	})

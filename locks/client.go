@@ -17,6 +17,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"lockstep/locks/bootclock"
 	"lockstep/locks/space"
 )
 
@@ -230,10 +231,10 @@ func Open(ctx context.Context, rdb redis.UniversalClient, o Options) (*Client, e
 func newClient(o Options) (*Client, error) {
 	c := &Client{
 		namespace: o.Namespace, name: o.Name, lease: o.Lease, patience: o.ReserveAfter, onOffer: o.OnOffer, onNotice: o.OnNotice, recover: o.Recover, log: o.Logger,
-		clock:   clock{now: time.Now, boot: BootTime},
+		clock:   clock{now: time.Now, boot: bootclock.Now},
 		reaper:  &reaper{wake: make(chan struct{}, 1)},
 		closing: make(chan struct{}), closed: make(chan struct{}), changed: make(chan struct{}),
-		declared: make(map[string]PermitLimit), failed: make(chan struct{}), format: Format,
+		declared: make(map[string]PermitLimit), failed: make(chan struct{}), format: space.Format,
 	}
 	if o.impersonate != nil {
 		c.format = o.impersonate.Format

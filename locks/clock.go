@@ -14,7 +14,7 @@ import (
 // that only Redis resolves, see [watchdog].
 type clock struct {
 	now  func() time.Time     // with a monotonic reading, as returned by time.Now
-	boot func() time.Duration // as returned by BootTime
+	boot func() time.Duration // as returned by bootclock.Now
 	wall func() time.Time     // nil: the wall clock of now
 }
 

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"lockstep/locks/bootclock"
 	"lockstep/locks/redistest"
 )
 
@@ -20,7 +21,7 @@ type steppedClock struct {
 func (c *steppedClock) clock() *clock {
 	return &clock{
 		now:  time.Now,
-		boot: func() time.Duration { return BootTime() + time.Duration(c.boot.Load()) },
+		boot: func() time.Duration { return bootclock.Now() + time.Duration(c.boot.Load()) },
 		wall: func() time.Time { return time.Now().Add(time.Duration(c.wall.Load())) },
 	}
 }

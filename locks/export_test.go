@@ -27,14 +27,14 @@ func init() {
 	}
 	faulty := make(map[*redis.Script]*redis.Script)
 	for _, script := range []space.Script{space.Acquire, space.Assert, space.Greet, space.Renew} {
-		if source := script.Source(Format); strings.Contains(source, from) {
+		if source := script.Source(space.Format); strings.Contains(source, from) {
 			faulty[script.Redis()] = redis.NewScript(strings.ReplaceAll(source, from, to))
 		}
 	}
 	if len(faulty) == 0 {
 		panic("no script has " + from)
 	}
-	everyBuild = &space.Impersonator{Format: Format, Script: func(script *redis.Script) *redis.Script {
+	everyBuild = &space.Impersonator{Format: space.Format, Script: func(script *redis.Script) *redis.Script {
 		if other := faulty[script]; other != nil {
 			return other
 		}

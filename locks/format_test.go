@@ -85,7 +85,7 @@ func renewed(t *testing.T, c *Client) {
 	}
 }
 
-func wantFormats(t *testing.T, c *Client, when string, want Formats) {
+func wantFormats(t *testing.T, c *Client, when string, want space.Formats) {
 	t.Helper()
 	got, err := c.Space().Formats(t.Context())
 	if err != nil {
@@ -104,28 +104,28 @@ func TestFormatIsRaisedWhenEveryLiveSessionKnowsIt(t *testing.T) {
 		t.Parallel()
 		namespace := redistest.Namespace(t)
 		older := openBuild(t, rdb, namespace, 1)
-		wantFormats(t, older, "made by format 1", Formats{Written: 1, Least: 1})
+		wantFormats(t, older, "made by format 1", space.Formats{Written: 1, Least: 1})
 		newer, another := openBuild(t, rdb, namespace, 2), openBuild(t, rdb, namespace, 2)
 		renewed(t, newer)
 		renewed(t, older)
-		wantFormats(t, newer, "while a session knows format 1 only", Formats{Written: 1, Least: 1})
+		wantFormats(t, newer, "while a session knows format 1 only", space.Formats{Written: 1, Least: 1})
 		if got := newer.written.Load(); got != 1 {
 			t.Errorf("the newer build writes format %d beside the older one, want 1", got)
 		}
 		closeBuild(t, older)
 		renewed(t, newer)
-		wantFormats(t, newer, "when the older build has left", Formats{Written: 2, Least: 1})
+		wantFormats(t, newer, "when the older build has left", space.Formats{Written: 2, Least: 1})
 		renewed(t, another)
 		if got := another.written.Load(); got != 2 {
 			t.Errorf("another newer build writes format %d after the raise, want 2", got)
 		}
 
 		_, err := Open(t.Context(), rdb, Options{Namespace: namespace, impersonate: build(1)})
-		var refused *FormatError
+		var refused *space.FormatError
 		if !errors.Is(err, ErrFormat) || !errors.As(err, &refused) {
 			t.Fatalf("the older build came back: got %v, want a FormatError", err)
 		}
-		if !Refused(err) {
+		if !space.Refused(err) {
 			t.Errorf("%v does not count as a final reply", err)
 		}
 		want := *refused // with the reply of Redis
@@ -139,7 +139,7 @@ func TestFormatIsRaisedWhenEveryLiveSessionKnowsIt(t *testing.T) {
 			t.Errorf("the older build came when no session was open: got %v, want %v", err, ErrFormat)
 		}
 		next := openBuild(t, rdb, namespace, 2)
-		wantFormats(t, next, "opened again", Formats{Written: 2, Least: 1})
+		wantFormats(t, next, "opened again", space.Formats{Written: 2, Least: 1})
 		if _, err := Open(t.Context(), rdb, Options{Namespace: namespace, impersonate: build(3)}); !errors.Is(err, ErrFormat) {
 			t.Errorf("a build that reads 2 and 3 met data of format 1: got %v, want %v", err, ErrFormat)
 		}
@@ -154,12 +154,12 @@ func TestFirstSessionOfANewerBuildRaisesTheFormat(t *testing.T) {
 		namespace := redistest.Namespace(t)
 		closeBuild(t, openBuild(t, rdb, namespace, 1))
 		newer := openBuild(t, rdb, namespace, 2)
-		wantFormats(t, newer, "opened alone", Formats{Written: 2, Least: 1})
+		wantFormats(t, newer, "opened alone", space.Formats{Written: 2, Least: 1})
 		if got := newer.written.Load(); got != 2 {
 			t.Errorf("the newer build writes format %d, want 2", got)
 		}
 		fresh := openBuild(t, rdb, redistest.Namespace(t), 2)
-		wantFormats(t, fresh, "a new space", Formats{Written: 2, Least: 2})
+		wantFormats(t, fresh, "a new space", space.Formats{Written: 2, Least: 2})
 	})
 }
 
@@ -177,15 +177,15 @@ func TestSpaceWithoutANumberIsFormatOne(t *testing.T) {
 			}
 		}
 		unnumber()
-		wantFormats(t, first, "without a number", Formats{})
+		wantFormats(t, first, "without a number", space.Formats{})
 		if _, err := first.Space().Read(t.Context()); err != nil {
 			t.Errorf("read a space without a number: %v", err)
 		}
 		second := openBuild(t, rdb, namespace, 2)
-		wantFormats(t, second, "opened by a newer build beside format 1", Formats{Written: 1, Least: 1})
+		wantFormats(t, second, "opened by a newer build beside format 1", space.Formats{Written: 1, Least: 1})
 		unnumber()
 		renewed(t, first)
-		wantFormats(t, first, "renewed", Formats{Written: 1, Least: 1})
+		wantFormats(t, first, "renewed", space.Formats{Written: 1, Least: 1})
 		unnumber()
 		// The card of a build without numbers has no format.
 		s, _, err := first.current()
@@ -196,7 +196,7 @@ func TestSpaceWithoutANumberIsFormatOne(t *testing.T) {
 			t.Fatal(err)
 		}
 		renewed(t, second)
-		wantFormats(t, second, "beside a card without a format", Formats{Written: 1, Least: 1})
+		wantFormats(t, second, "beside a card without a format", space.Formats{Written: 1, Least: 1})
 	})
 }
 
@@ -222,7 +222,7 @@ func TestReturnAfterTheRaiseIsFatal(t *testing.T) {
 	eventually(t, "the lease of the older build ends and the format is raised", func() bool {
 		renewed(t, newer)
 		formats, err := newer.Space().Formats(t.Context())
-		return err == nil && formats == Formats{Written: 2, Least: 1}
+		return err == nil && formats == space.Formats{Written: 2, Least: 1}
 	})
 	proxy.Set(redistest.Faults{})
 	proxy.Cut()
@@ -267,7 +267,7 @@ func TestEmptiedSpaceIsNumberedByTheNextOwner(t *testing.T) {
 			t.Fatal(err)
 		}
 		renewed(t, newer)
-		wantFormats(t, newer, "made anew by the newer build", Formats{Written: 1, Least: 1})
+		wantFormats(t, newer, "made anew by the newer build", space.Formats{Written: 1, Least: 1})
 		renewed(t, older)
 		if err := kept.Lost(); err != nil {
 			t.Errorf("the hold of the older build is lost: %v", err)
@@ -277,7 +277,7 @@ func TestEmptiedSpaceIsNumberedByTheNextOwner(t *testing.T) {
 		t.Parallel()
 		rdb := redistest.New(t, redistest.Options{}).Client(t)
 		newer := openBuild(t, rdb, "space", 2, patient)
-		wantFormats(t, newer, "new", Formats{Written: 2, Least: 2})
+		wantFormats(t, newer, "new", space.Formats{Written: 2, Least: 2})
 		kept, err := newer.Acquire(t.Context(), Exclusive("a"))
 		if err != nil {
 			t.Fatal(err)
@@ -285,7 +285,7 @@ func TestEmptiedSpaceIsNumberedByTheNextOwner(t *testing.T) {
 		emptyAndOpen(t, newer, 1)
 		renewed(t, newer) // it asserts
 		renewed(t, newer)
-		wantFormats(t, newer, "after the newer build has asserted", Formats{Written: 1, Least: 1})
+		wantFormats(t, newer, "after the newer build has asserted", space.Formats{Written: 1, Least: 1})
 		if got := newer.written.Load(); got != 1 {
 			t.Errorf("the newer build writes format %d, want 1", got)
 		}
@@ -295,7 +295,7 @@ func TestEmptiedSpaceIsNumberedByTheNextOwner(t *testing.T) {
 		eventually(t, "the format is raised when the grace period and the session of the older build are over", func() bool {
 			renewed(t, newer)
 			formats, err := newer.Space().Formats(t.Context())
-			return err == nil && formats == Formats{Written: 2, Least: 1}
+			return err == nil && formats == space.Formats{Written: 2, Least: 1}
 		})
 	})
 	t.Run("by a newer build that comes first", func(t *testing.T) {
@@ -307,7 +307,7 @@ func TestEmptiedSpaceIsNumberedByTheNextOwner(t *testing.T) {
 			t.Fatal(err)
 		}
 		emptyAndOpen(t, older, 2)
-		wantFormats(t, older, "made by the newer build", Formats{Written: 2, Least: 2})
+		wantFormats(t, older, "made by the newer build", space.Formats{Written: 2, Least: 2})
 		select {
 		case <-older.Failed():
 		case <-time.After(20 * time.Second):

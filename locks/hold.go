@@ -44,7 +44,7 @@ type Hold struct {
 	users  int           // the hold and the holds that use it; freed when none is left
 	lost   error         // why the hold ended before it was released
 	done   bool          // a release has begun
-	wanted *Asked        // the last revocation
+	wanted *space.Asked  // the last revocation
 	asked  chan struct{} // created by Asked, closed by a revocation
 	killBy time.Duration // boot clock, set when a limit or a revocation ends the hold; 0 before
 }
@@ -107,10 +107,10 @@ func (h *Hold) Lost() error {
 	return lost
 }
 
-// KillBy returns the reading of [BootTime] by which every process that works under the hold must
-// have exited. It advances with every renewal of the lease. It stays as it is when the context ends
-// because no renewal succeeded. Once the hold is released or lost in another way, it is in the
-// past.
+// KillBy returns the reading of the boot clock ([lockstep/locks/bootclock.Now]) by which every
+// process that works under the hold must have exited. It advances with every renewal of the lease.
+// It stays as it is when the context ends because no renewal succeeded. Once the hold is released
+// or lost in another way, it is in the past.
 func (h *Hold) KillBy() time.Duration {
 	by := time.Duration(-1)
 	switch {

@@ -12,12 +12,13 @@ import (
 	"time"
 
 	"lockstep/locks"
+	"lockstep/locks/bootclock"
 )
 
 // stamp is now on a clock that all processes of this machine share, in ns.
 func stamp() int64 {
 	if runtime.GOOS == "linux" {
-		return int64(locks.BootTime())
+		return int64(bootclock.Now())
 	}
 	return time.Now().UnixNano()
 }

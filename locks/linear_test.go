@@ -15,6 +15,7 @@ import (
 
 	"lockstep/locks"
 	"lockstep/locks/redistest"
+	"lockstep/locks/space"
 )
 
 // permitsInAll is the number of permits of the resource "p" in these histories.
@@ -109,7 +110,7 @@ func parseState(state string) map[string][]locks.Item {
 	for _, hold := range strings.Fields(state) {
 		id, items, _ := strings.Cut(hold, "=")
 		for text := range strings.SplitSeq(items, ",") {
-			item, err := locks.ParseItem(text)
+			item, err := space.ParseItem(text)
 			if err != nil {
 				panic(err)
 			}

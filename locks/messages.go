@@ -3,6 +3,8 @@ package locks
 import (
 	"log/slog"
 	"time"
+
+	"lockstep/locks/space"
 )
 
 // note records the revision of a message, and starts a comparison if earlier ones were lost. The
@@ -16,7 +18,7 @@ func (s *session) note(revision uint64) {
 }
 
 // revoked handles the message that a hold was revoked.
-func (s *session) revoked(id HoldID, news Asked, revision uint64) {
+func (s *session) revoked(id HoldID, news space.Asked, revision uint64) {
 	s.mu.Lock()
 	s.note(revision)
 	r := s.requests[id]
@@ -31,7 +33,7 @@ func (s *session) revoked(id HoldID, news Asked, revision uint64) {
 }
 
 // revoke notifies a holder that the lock was asked for, or ends its work.
-func (s *session) revoke(r *Request, news Asked) {
+func (s *session) revoke(r *Request, news space.Asked) {
 	h := r.hold
 	s.mu.Lock()
 	first := h.wanted == nil

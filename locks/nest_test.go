@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/locks"
+	"lockstep/locks/bootclock"
 	"lockstep/locks/redistest"
 )
 
@@ -270,7 +271,7 @@ func TestJoinedHoldIsEnteredAndNotFreed(t *testing.T) {
 		if joined.Token() != outer.Token() || !slices.Equal(joined.Names(), []string{"a", "r"}) || joined.Session() != parent.Session() {
 			t.Errorf("got %s %v of %s", joined.Token(), joined.Names(), joined.Session())
 		}
-		if by := joined.KillBy() - locks.BootTime(); by <= 0 || by >= parent.Lease() {
+		if by := joined.KillBy() - bootclock.Now(); by <= 0 || by >= parent.Lease() {
 			t.Errorf("processes may live for %s", by)
 		}
 		inner := nested(t, child, joined, locks.Exclusive("a", "b"))

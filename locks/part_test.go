@@ -141,7 +141,7 @@ func FuzzParts(f *testing.F) {
 			{Name: limited, Mode: ModeShared, N: n}, {Name: permits, Mode: ModePermits, N: n},
 		}
 		for i, item := range o.items {
-			read, err := ParseItem(item.String())
+			read, err := space.ParseItem(item.String())
 			if err != nil || read != item || !slices.Contains(want, item) || i > 0 && o.items[i-1].Name >= item.Name {
 				t.Errorf("item %d of %+v: read as %v, %v", i, o.items, read, err)
 			}

@@ -20,7 +20,7 @@ func Plant(t testing.TB, c *Client, old, new string) {
 	t.Helper()
 	p := planted{}
 	for _, script := range space.Scripts() {
-		source := script.Source(Format)
+		source := script.Source(space.Format)
 		if faulty := strings.ReplaceAll(source, old, new); faulty != source {
 			p[source] = faulty
 			p[redis.NewScript(source).Hash()] = redis.NewScript(faulty).Hash()

@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"slices"
 	"time"
+
+	"lockstep/locks/space"
 )
 
 // A Request is one attempt to get a bundle: an ID under which one hold may be granted.
@@ -22,15 +24,15 @@ type Request struct {
 	// plain means exclusive, not nested and without limits: scripts have a fast path for it
 	plain      bool
 	state      requestState
-	doubt      bool   // a copy of the acquire got no reply, so it may still arrive
-	late       bool   // a reply arrived when the hold was already being released
-	asking     bool   // a goroutine is sending the acquire
-	once       bool   // it only tries: a reply that lasts until a person acts ends it
-	last       error  // why the acquire was sent again last
-	hold       *Hold  // once the holder has it
-	revoked    *Asked // received before the holder had it
-	granted    grant  // set when it was granted
-	limits     string // as in its record; under and info likewise
+	doubt      bool         // a copy of the acquire got no reply, so it may still arrive
+	late       bool         // a reply arrived when the hold was already being released
+	asking     bool         // a goroutine is sending the acquire
+	once       bool         // it only tries: a reply that lasts until a person acts ends it
+	last       error        // why the acquire was sent again last
+	hold       *Hold        // once the holder has it
+	revoked    *space.Asked // received before the holder had it
+	granted    grant        // set when it was granted
+	limits     string       // as in its record; under and info likewise
 	under      string
 	info       json.RawMessage
 	assertedIn generation // where this hold was last asserted

@@ -17,6 +17,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/goleak"
 
+	"lockstep/locks/bootclock"
 	"lockstep/locks/redistest"
 	"lockstep/locks/space"
 )
@@ -236,7 +237,7 @@ func TestHoldThatRedisLostIsLost(t *testing.T) {
 		if err := hold.Release(); !errors.Is(err, ErrLost) {
 			t.Errorf("got %v from Release, want ErrLost", err)
 		}
-		if hold.KillBy() > BootTime() {
+		if hold.KillBy() > bootclock.Now() {
 			t.Error("KillBy of the lost hold lies in the future")
 		}
 		if other.Context().Err() != nil {
@@ -250,7 +251,7 @@ func TestHoldThatRedisLostIsLost(t *testing.T) {
 
 // silent is release without its messages.
 var silent = sync.OnceValue(func() *redis.Script {
-	return redis.NewScript(strings.Replace(space.Release.Source(Format), "call('PUBLISH', ", "select('#', ", 1))
+	return redis.NewScript(strings.Replace(space.Release.Source(space.Format), "call('PUBLISH', ", "select('#', ", 1))
 })
 
 func TestGrantIsFoundWithoutItsMessage(t *testing.T) {
@@ -491,7 +492,7 @@ func TestLateSessionIsCutOff(t *testing.T) {
 	}
 	sessions, _, err := c.space.Sessions(t.Context())
 	ours := slices.IndexFunc(sessions, func(s SessionRecord) bool { return s.ID == second.Session() })
-	if err != nil || len(sessions) != 2 || ours < 0 || string(sessions[ours].Card) != fmt.Sprintf(`{"format":%d,"card":2}`, Format) {
+	if err != nil || len(sessions) != 2 || ours < 0 || string(sessions[ours].Card) != fmt.Sprintf(`{"format":%d,"card":2}`, space.Format) {
 		t.Errorf("got sessions %+v, %v; want the new one with the card that was set last", sessions, err)
 	}
 }
@@ -548,7 +549,7 @@ func TestRequestOfAnotherScript(t *testing.T) {
 		defer s.mu.Unlock()
 		return !s.compare
 	})
-	if hold.Context().Err() != nil || hold.KillBy() < BootTime() {
+	if hold.Context().Err() != nil || hold.KillBy() < bootclock.Now() {
 		t.Error("the hold that is being freed counts as lost")
 	}
 	hold.Released()

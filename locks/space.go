@@ -47,28 +47,17 @@ type (
 	HoldRecord = space.HoldRecord
 	// A WaitRecord is a queued request.
 	WaitRecord = space.WaitRecord
-	// A WaitState is the state of a wait.
-	WaitState = space.WaitState
 	// A SessionRecord is one session.
 	SessionRecord = space.SessionRecord
 	// A LockRecord is one resource with its holders.
 	LockRecord = space.LockRecord
 	// A PermitLimit is a declared number of permits.
 	PermitLimit = space.PermitLimit
-	// A PermitRecord is a declared number of permits, and how many are taken.
-	PermitRecord = space.PermitRecord
 
 	// A Revocation names the actor that wants a lock back, and its reason.
 	Revocation = space.Revocation
 	// A Force is how forcefully a lock is revoked.
 	Force = space.Force
-	// An Asked is a revocation of a hold, with its force.
-	Asked = space.Asked
-
-	// Formats are the layouts of a space.
-	Formats = space.Formats
-	// A FormatError reports that a namespace has a layout that this build does not know.
-	FormatError = space.FormatError
 )
 
 // The modes of an [Item].
@@ -76,14 +65,6 @@ const (
 	ModeExclusive = space.ModeExclusive // alone
 	ModeShared    = space.ModeShared    // beside others that share it
 	ModePermits   = space.ModePermits   // a number of permits, of a declared limit
-)
-
-// The states of a wait.
-const (
-	Waiting = space.Waiting
-	Offered = space.Offered
-	Lapsed  = space.Lapsed
-	Kept    = space.Kept
 )
 
 const (
@@ -99,9 +80,6 @@ const (
 	Seize = space.Seize
 )
 
-// Format is the number of the layout that this build writes, see package space.
-const Format = space.Format
-
 // MaxBundle is how many resources one bundle may have.
 const MaxBundle = space.MaxBundle
 
@@ -112,16 +90,13 @@ var (
 	ErrInvalid = space.ErrInvalid
 
 	// ErrFormat means that this build must not read or write what a namespace stores, because it
-	// does not know the layout. The error that carries it is a [*FormatError]. It is final: trying
-	// again does not help.
+	// does not know the layout. The error that carries it is a [*space.FormatError]. It is final:
+	// trying again does not help.
 	ErrFormat = space.ErrFormat
 )
 
 // ParseToken reads a token in decimal.
 func ParseToken(text string) (Token, error) { return space.ParseToken(text) }
-
-// ParseItem reads what [Item.String] writes.
-func ParseItem(text string) (Item, error) { return space.ParseItem(text) }
 
 // Bundle sorts items by name and drops duplicates, in place. A resource that is wanted in two modes
 // is an error.
@@ -131,16 +106,3 @@ func Bundle(items []Item) ([]Item, error) { return space.Bundle(items) }
 // bytes of UTF-8 without control characters. Every call that takes a name checks it; use CheckName
 // to check it earlier.
 func CheckName(name string) error { return space.CheckName(name) }
-
-// BlockedBy returns for each wait what blocks it, at most 32 holds and waits. See package space.
-func BlockedBy(holds []HoldRecord, waits []WaitRecord) map[HoldID][]HoldID {
-	return space.BlockedBy(holds, waits)
-}
-
-// Refused reports whether err is Redis' final reply to a command: the same command would get it
-// again, whenever it is sent. See package space.
-func Refused(err error) bool { return space.Refused(err) }
-
-// ScriptNames returns the names of the scripts that this package sends, by the hashes in SLOWLOG
-// and MONITOR.
-func ScriptNames() map[string]string { return space.ScriptNames() }

@@ -92,7 +92,7 @@ func (l *subscriber) hear(message any) {
 			if err != nil {
 				return
 			}
-			l.session.revoked(HoldID(fields[2]), Asked{Force: Force(fields[3]), Revocation: space.ParseRevocation(fields[4])}, revision)
+			l.session.revoked(HoldID(fields[2]), space.Asked{Force: Force(fields[3]), Revocation: space.ParseRevocation(fields[4])}, revision)
 		case fields[0] == "a" && len(fields) == 3:
 			if revision, err := strconv.ParseUint(fields[1], 10, 64); err == nil {
 				l.session.unqueued(HoldID(fields[2]), revision)

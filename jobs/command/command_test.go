@@ -20,6 +20,7 @@ import (
 	"lockstep/jobs"
 	"lockstep/jobs/command"
 	"lockstep/locks"
+	"lockstep/locks/bootclock"
 )
 
 func TestCommandGetsTheDocumentedEnvironment(t *testing.T) {
@@ -324,11 +325,11 @@ func TestKillNeverComesLaterThanKillBy(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	result := execute(t, ctx, newExecutor(time.Hour), attempt)
 	f.grown(t)
-	deadline := locks.BootTime() + 400*time.Millisecond
+	deadline := bootclock.Now() + 400*time.Millisecond
 	killBy <- deadline
 	cancel(locks.ErrLost)
 	err := wait(t, result)
-	if now := locks.BootTime(); now < deadline || now > deadline+5*time.Second {
+	if now := bootclock.Now(); now < deadline || now > deadline+5*time.Second {
 		t.Errorf("ended %v after the deadline", now-deadline)
 	}
 	if left := f.alive(); !errors.Is(err, locks.ErrLost) || len(left) > 0 {
@@ -340,10 +341,10 @@ func TestDeadlineEndsACommandBeforeItsContext(t *testing.T) {
 	t.Parallel()
 	f := newForest(t)
 	attempt, _ := f.attempt(tree + "wait")
-	deadline := locks.BootTime() + 1500*time.Millisecond
+	deadline := bootclock.Now() + 1500*time.Millisecond
 	attempt.KillBy = func() time.Duration { return deadline }
 	err := newExecutor(0).Execute(t.Context(), attempt)
-	if now := locks.BootTime(); now < deadline || now > deadline+5*time.Second {
+	if now := bootclock.Now(); now < deadline || now > deadline+5*time.Second {
 		t.Errorf("ended %v after the deadline", now-deadline)
 	}
 	var exit *command.ExitError
@@ -355,7 +356,7 @@ func TestDeadlineEndsACommandBeforeItsContext(t *testing.T) {
 func TestMovedDeadlineKeepsTheCommandAlive(t *testing.T) {
 	t.Parallel()
 	attempt, output := attemptOf("sh", "-c", "sleep 2; echo end")
-	attempt.KillBy = func() time.Duration { return locks.BootTime() + time.Second }
+	attempt.KillBy = func() time.Duration { return bootclock.Now() + time.Second }
 	if err := newExecutor(0).Execute(t.Context(), attempt); err != nil || output.String() != "end\n" {
 		t.Errorf("got %v and %q, want the command to end by itself", err, output)
 	}
@@ -369,7 +370,7 @@ func TestNoCommandStartsTooLate(t *testing.T) {
 	if err := newExecutor(0).Execute(ctx, attempt); !errors.Is(err, jobs.ErrDrain) || output.String() != "" {
 		t.Errorf("context at its end: got %v and %q, want its cause", err, output)
 	}
-	for _, killBy := range []time.Duration{0, locks.BootTime()} {
+	for _, killBy := range []time.Duration{0, bootclock.Now()} {
 		attempt.KillBy = func() time.Duration { return killBy }
 		if err := newExecutor(0).Execute(t.Context(), attempt); !errors.Is(err, locks.ErrLost) || output.String() != "" {
 			t.Errorf("deadline over: got %v and %q, want ErrLost", err, output)
@@ -448,7 +449,7 @@ func TestWorkerActsWhenItsGuardIsFrozen(t *testing.T) {
 	t.Parallel()
 	f := newForest(t)
 	attempt, _ := f.attempt(tree + "wait")
-	deadline := locks.BootTime() + time.Hour
+	deadline := bootclock.Now() + time.Hour
 	moved := make(chan struct{})
 	attempt.KillBy = func() time.Duration {
 		select {
@@ -463,7 +464,7 @@ func TestWorkerActsWhenItsGuardIsFrozen(t *testing.T) {
 	if err := syscall.Kill(guardOf(t, f), syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	deadline = locks.BootTime() + 200*time.Millisecond
+	deadline = bootclock.Now() + 200*time.Millisecond
 	close(moved)
 	err := wait(t, result)
 	if left := f.alive(); !errors.Is(err, locks.ErrLost) || len(left) > 0 {

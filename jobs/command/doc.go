@@ -20,7 +20,7 @@
 // (reports) it reports that the command has started, how it ended, and that no process of it is
 // left. It kills the command's process group and every descendant, and waits for them, when
 //
-//   - the boot clock (locks.BootTime) reaches the deadline. The guard checks every 100 ms, because
+//   - the boot clock (bootclock.Now) reaches the deadline. The guard checks every 100 ms, because
 //     timers stop while the machine is suspended. The worker sends every change of the deadline; no
 //     message means no change;
 //   - the worker is dead, even by kill -9: the orders pipe is then at its end, and the guard has

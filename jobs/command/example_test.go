@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"lockstep/jobs/command"
-	"lockstep/locks"
+	"lockstep/locks/bootclock"
 )
 
 func ExampleExecutor_Run() {
@@ -23,7 +23,7 @@ func ExampleExecutor_Run() {
 	if err != nil {
 		panic(err)
 	}
-	lease := locks.BootTime() + 10*time.Second
+	lease := bootclock.Now() + 10*time.Second
 	err = executor.Run(context.Background(), command.Spec{
 		Argv:   []string{"sh", "-c", "echo settled; exit 3"},
 		Stdout: os.Stdout,

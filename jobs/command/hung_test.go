@@ -18,6 +18,7 @@ import (
 	"lockstep/jobs/command"
 	"lockstep/jobs/command/guard"
 	"lockstep/locks"
+	"lockstep/locks/bootclock"
 )
 
 // Processes that hang: commands that cannot be killed, guards that do not respond, and a lookup
@@ -186,7 +187,7 @@ func TestGuardLooksAgainBeforeItStartsTheCommand(t *testing.T) {
 			})
 			first := guard.Order{
 				Start:  &guard.Start{Argv: []string{"sleep", "20"}, Env: []string{"PATH=" + path}, Parent: os.Getpid(), Mark: guard.Mark(1<<61 | os.Getpid())},
-				KillBy: locks.BootTime() + test.killBy,
+				KillBy: bootclock.Now() + test.killBy,
 			}
 			for _, o := range append([]guard.Order{first}, test.more...) {
 				if err := o.Send(ordersWrite); err != nil {

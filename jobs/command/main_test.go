@@ -25,6 +25,7 @@ import (
 	"lockstep/jobs"
 	"lockstep/jobs/command"
 	"lockstep/locks"
+	"lockstep/locks/bootclock"
 )
 
 // TestMain makes the test binary act as a guard, a worker to kill, or a command, if a test starts
@@ -69,7 +70,7 @@ func newExecutor(killAfter time.Duration) *command.Executor {
 	return e
 }
 
-func never() time.Duration { return locks.BootTime() + time.Hour }
+func never() time.Duration { return bootclock.Now() + time.Hour }
 
 func attemptOf(argv ...string) (*jobs.Attempt, *jobs.Tail) {
 	output := jobs.NewTail(0)
@@ -197,7 +198,7 @@ func helperWorker(folder string) {
 	if size, err := strconv.Atoi(os.Getenv("ARGS_SIZE")); err == nil {
 		attempt.Args = []byte(`"` + strings.Repeat("x", size-2) + `"`)
 	}
-	attempt.KillBy = func() time.Duration { return locks.BootTime() + 1500*time.Millisecond }
+	attempt.KillBy = func() time.Duration { return bootclock.Now() + 1500*time.Millisecond }
 	err := newExecutor(0).Execute(context.Background(), attempt) //nolint:forbidigo // like main
 	result := fmt.Sprintf("lost=%v %v", errors.Is(err, locks.ErrLost), err)
 	if err := os.WriteFile(filepath.Join(folder, "result"), []byte(result), 0o600); err != nil {

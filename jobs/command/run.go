@@ -18,6 +18,7 @@ import (
 	"lockstep/jobs"
 	"lockstep/jobs/command/guard"
 	"lockstep/locks"
+	"lockstep/locks/bootclock"
 )
 
 // Options configure an [Executor].
@@ -291,7 +292,7 @@ func (c *child) startGuard() error {
 		return err
 	}
 	c.pipe, c.reports = ordersWrite, reportsRead
-	c.begun = locks.BootTime()
+	c.begun = bootclock.Now()
 	return nil
 }
 
@@ -382,7 +383,7 @@ func (c *child) watch(ctx context.Context) bool {
 			abandon, exiting = nil, true
 		case <-done:
 			done = nil
-			c.grace = locks.BootTime() + c.killAfter
+			c.grace = bootclock.Now() + c.killAfter
 			c.told = c.deadline()
 			c.send(guard.Order{KillBy: c.told, Signal: syscall.SIGTERM, Stop: true})
 		case s, ok := <-signals:
@@ -403,7 +404,7 @@ func (c *child) watch(ctx context.Context) bool {
 			if c.isOverdue(deadline) {
 				c.killForGuard()
 			}
-			if exiting && c.grace != 0 && locks.BootTime() >= c.grace+survival {
+			if exiting && c.grace != 0 && bootclock.Now() >= c.grace+survival {
 				c.leave(reports)
 				return false
 			}
@@ -420,7 +421,7 @@ func (c *child) isOverdue(deadline time.Duration) bool {
 	if c.pid == 0 {
 		deadline = max(deadline, c.begun+startLimit)
 	}
-	return locks.BootTime() > deadline+backstop
+	return bootclock.Now() > deadline+backstop
 }
 
 // killForGuard kills the command in place of its guard, which does not respond. A guard that has
@@ -493,7 +494,7 @@ func (c *child) nextLook() time.Duration {
 	if deadline == 0 {
 		return time.Second
 	}
-	return min(max((deadline-locks.BootTime())/8, 20*time.Millisecond), time.Second)
+	return min(max((deadline-bootclock.Now())/8, 20*time.Millisecond), time.Second)
 }
 
 // killCommand kills the command and its group while the guard cannot run. The guard has not reaped

@@ -5,5 +5,5 @@
 // wall clock there, and a step of the wall clock moves the deadlines.
 //
 // The package imports only syscall and time, because every import delays the start of a guard
-// (lockstep/jobs/command/guard). Other code uses locks.BootTime.
+// (lockstep/jobs/command/guard).
 package bootclock

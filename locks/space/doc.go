@@ -1,7 +1,8 @@
 // Package space is what Redis stores for locks: keys, records, and the scripts that read and write
 // them. Package locks has the clients that take locks, and is what most programs need. Packages
 // with scripts of their own that grant and free in the space, such as the ledger of the scheduler,
-// use this one.
+// use this one. So do programs that show everything that is stored, such as the pages of the
+// scheduler.
 //
 //   - layout.go describes each key and the fields of each record, for Go and for the scripts.
 //     [Space.Keys] returns the keys in the order of KEYS.

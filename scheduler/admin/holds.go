@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"lockstep/locks"
+	"lockstep/locks/space"
 )
 
 // Holds returns the holds, the longest first: those of the given sessions, or all when none is
@@ -69,7 +70,7 @@ func newLock(name string) *Lock {
 }
 
 // describe sets how the lock is held, or else wanted.
-func (l *Lock) describe(permits map[string]locks.PermitRecord) {
+func (l *Lock) describe(permits map[string]space.PermitRecord) {
 	record, declared := permits[l.Name]
 	switch {
 	case declared:

@@ -8,6 +8,7 @@ import (
 
 	"lockstep/jobs"
 	"lockstep/locks"
+	"lockstep/locks/space"
 	"lockstep/scheduler/ledger"
 )
 
@@ -50,7 +51,7 @@ type Space interface {
 	Read(ctx context.Context, sessions ...locks.SessionID) (*locks.Listing, error)
 	Sessions(ctx context.Context) ([]locks.SessionRecord, time.Time, error)
 	Now(ctx context.Context) (time.Time, error)
-	Permits(ctx context.Context, names ...string) (map[string]locks.PermitRecord, error)
+	Permits(ctx context.Context, names ...string) (map[string]space.PermitRecord, error)
 }
 
 // NewReader returns a reader of a ledger and of its lock space.

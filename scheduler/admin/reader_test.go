@@ -12,6 +12,7 @@ import (
 
 	"lockstep/jobs"
 	"lockstep/locks"
+	"lockstep/locks/space"
 	"lockstep/scheduler/admin/fakes"
 	"lockstep/scheduler/ledger"
 )
@@ -274,7 +275,7 @@ func TestWaitThatIsGrantedBetweenTwoPagesIsAHold(t *testing.T) {
 	t.Parallel()
 	f := fakes.Fleet()
 	f.Listing.Waits = append(f.Listing.Waits, locks.WaitRecord{
-		Request: "shell.00000001.1", Session: "shell.00000001", Names: []string{"bill:1003"}, Since: fakes.Noon, Ticket: 1, State: locks.Waiting,
+		Request: "shell.00000001.1", Session: "shell.00000001", Names: []string{"bill:1003"}, Since: fakes.Noon, Ticket: 1, State: space.Waiting,
 	})
 	waits, err := readerOf(f).Waits(t.Context())
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 
 	"lockstep/jobs"
 	"lockstep/locks"
+	"lockstep/locks/space"
 	"lockstep/scheduler/ledger"
 )
 
@@ -167,7 +168,7 @@ type Wait struct {
 	RunID  Text         `json:"run_id"`
 	// waiting, offered (reserved for it for a moment), lapsed (an offer was not taken), kept (its
 	// queue is paused)
-	State     locks.WaitState `json:"state"`
+	State     space.WaitState `json:"state"`
 	Since     Instant         `json:"since"`
 	Waited    Seconds         `json:"waited_seconds"`
 	Wants     []string        `json:"wants"`      // without the run's own resource

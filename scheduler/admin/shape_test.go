@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"lockstep/locks"
+	"lockstep/locks/space"
 	"lockstep/scheduler/worker"
 
 	"lockstep/scheduler/admin/fakes"
@@ -186,7 +187,7 @@ func TestSecretsOfAJobAreNotShown(t *testing.T) {
 func TestEveryForceHasAWord(t *testing.T) {
 	t.Parallel()
 	for force, want := range map[locks.Force]string{locks.Ask: "ask", locks.Take: "take", locks.Seize: "take"} {
-		got := newHolder(locks.HoldRecord{Asked: &locks.Asked{Force: force}}, worker.Card{}, time.Time{}).Asked
+		got := newHolder(locks.HoldRecord{Asked: &space.Asked{Force: force}}, worker.Card{}, time.Time{}).Asked
 		if got == nil || got.Force != want {
 			t.Errorf("%s: got %+v, want %s", force, got, want)
 		}

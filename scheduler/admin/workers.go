@@ -12,6 +12,7 @@ import (
 
 	"lockstep/jobs"
 	"lockstep/locks"
+	"lockstep/locks/space"
 	"lockstep/scheduler/worker"
 )
 
@@ -22,7 +23,7 @@ type Snapshot struct {
 	Waits   []Wait   // by ticket
 
 	sessions []session
-	permits  map[string]locks.PermitRecord // those in use, or wanted
+	permits  map[string]space.PermitRecord // those in use, or wanted
 	space    Space                         // for permits that are neither
 }
 
@@ -67,7 +68,7 @@ func (r *Reader) Snapshot(ctx context.Context) (*Snapshot, error) {
 	if s.permits, err = r.space.Permits(ctx, permitsOf(s)...); err != nil {
 		return nil, err
 	}
-	blocked := locks.BlockedBy(listing.Holds, listing.Waits)
+	blocked := space.BlockedBy(listing.Holds, listing.Waits)
 	for i := range s.Waits {
 		for _, id := range blocked[s.Waits[i].ID] {
 			blocker := names[id]

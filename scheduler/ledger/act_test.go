@@ -14,6 +14,7 @@ import (
 	"lockstep/jobs"
 	"lockstep/locks"
 	"lockstep/locks/redistest"
+	"lockstep/locks/space"
 	"lockstep/scheduler/ledger"
 )
 
@@ -164,7 +165,7 @@ func TestRefusedSkipDeclaresNoSpan(t *testing.T) {
 
 func TestActsExplainAnUnknownFormat(t *testing.T) {
 	each(t, func(f *fixture) {
-		if err := f.rdb.HSet(f.Context(), f.key("meta"), "format", locks.Format+1, "least_format", locks.Format+1).Err(); err != nil {
+		if err := f.rdb.HSet(f.Context(), f.key("meta"), "format", space.Format+1, "least_format", space.Format+1).Err(); err != nil {
 			f.Fatal(err)
 		}
 		ctx, act := f.Context(), ledger.Act{Who: "ann", What: "act", On: "j"}

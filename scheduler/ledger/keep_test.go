@@ -6,17 +6,18 @@ import (
 
 	"lockstep/jobs"
 	"lockstep/locks"
+	"lockstep/locks/space"
 	"lockstep/scheduler/ledger"
 )
 
 // waits returns the states of all waits by their runs.
-func (f *fixture) waits() map[jobs.RunID]locks.WaitState {
+func (f *fixture) waits() map[jobs.RunID]space.WaitState {
 	f.Helper()
 	waits, _, err := f.Space().Waits(f.Context())
 	if err != nil {
 		f.Fatal(err)
 	}
-	states := make(map[jobs.RunID]locks.WaitState)
+	states := make(map[jobs.RunID]space.WaitState)
 	for _, wait := range waits {
 		states[jobs.RunID(wait.Request[1:])] = wait.State
 	}
@@ -37,7 +38,7 @@ func TestARunOfAPausedQueueIsOfferedNothingUntilItIsResumed(t *testing.T) {
 		}
 		// it comes while the queue is paused: it had been fetched before
 		f.claim(w, second, ledger.ClaimWaiting)
-		if waits := f.waits(); waits[first.Run] != locks.Kept || waits[second.Run] != locks.Kept {
+		if waits := f.waits(); waits[first.Run] != space.Kept || waits[second.Run] != space.Kept {
 			f.Errorf("%v, want both kept back", waits)
 		}
 		if err := hold.Release(); err != nil {
@@ -56,7 +57,7 @@ func TestARunOfAPausedQueueIsOfferedNothingUntilItIsResumed(t *testing.T) {
 		if due, err := f.QueueResumed(f.Context(), first.Queue); err != nil || len(due) != 0 {
 			f.Errorf("%v, %v, want nothing due while the bill is held", due, err)
 		}
-		if waits := f.waits(); waits[first.Run] != locks.Waiting || waits[second.Run] != locks.Waiting {
+		if waits := f.waits(); waits[first.Run] != space.Waiting || waits[second.Run] != space.Waiting {
 			f.Errorf("%v, want both in their places again", waits)
 		}
 

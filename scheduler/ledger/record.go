@@ -252,7 +252,7 @@ func decode(id jobs.RunID, record, log, args string) (*Record, []locks.Item, err
 		if text == "" {
 			continue
 		}
-		item, err := locks.ParseItem(text)
+		item, err := space.ParseItem(text)
 		if err != nil {
 			return nil, nil, fmt.Errorf("%w: bundle of run %s: %w", space.ErrReply, id, err)
 		}

@@ -12,9 +12,9 @@ import (
 )
 
 // Final reports whether an error of the ledger is a permanent reply to a call, so that sending it
-// again is useless: Redis refused the call (see [locks.Refused]), or the record that it is about
+// again is useless: Redis refused the call (see [space.Refused]), or the record that it is about
 // cannot be read.
-func Final(err error) bool { return locks.Refused(err) || errors.Is(err, ErrUnreadable) }
+func Final(err error) bool { return space.Refused(err) || errors.Is(err, ErrUnreadable) }
 
 // A Refusal names a run that cannot be processed.
 type Refusal struct {

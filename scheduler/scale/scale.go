@@ -21,6 +21,7 @@ import (
 
 	"lockstep/jobs"
 	"lockstep/locks"
+	"lockstep/locks/space"
 	"lockstep/scheduler/ledger"
 	"lockstep/scheduler/queue"
 )
@@ -66,7 +67,7 @@ func Names() []string { return slices.Sorted(maps.Values(scriptNames())) }
 func scriptNames() map[string]string {
 	names := make(map[string]string)
 	for of, scripts := range map[string]map[string]string{
-		"locks/": locks.ScriptNames(), "ledger/": ledger.ScriptNames(), "queue/": queue.ScriptNames(),
+		"locks/": space.ScriptNames(), "ledger/": ledger.ScriptNames(), "queue/": queue.ScriptNames(),
 	} {
 		for hash, name := range scripts {
 			names[hash] = of + name

@@ -18,6 +18,7 @@ import (
 	"lockstep/jobs"
 	"lockstep/locks"
 	"lockstep/locks/redistest"
+	"lockstep/locks/space"
 	"lockstep/scheduler/ledger"
 	"lockstep/scheduler/queue"
 	"lockstep/scheduler/worker"
@@ -360,7 +361,7 @@ func TestAQueuePausedByOthersToolsKeepsItsRunsBack(t *testing.T) {
 	}
 	f.await("its wait to step back", func() bool {
 		waits, _, err := client.Space().Waits(t.Context())
-		return err == nil && len(waits) == 1 && waits[0].State == locks.Kept
+		return err == nil && len(waits) == 1 && waits[0].State == space.Kept
 	})
 	if err := hold.Release(); err != nil {
 		t.Fatal(err)

@@ -13,6 +13,7 @@ import (
 
 	"lockstep/jobs"
 	"lockstep/locks"
+	"lockstep/locks/space"
 	"lockstep/scheduler/ledger"
 	"lockstep/scheduler/worker"
 )
@@ -299,7 +300,7 @@ func (f *Fake) ActiveJobs(_ context.Context, names []string) (map[string]*jobs.J
 }
 
 // Permits knows no permits. redis_test.go tests the real ones.
-func (f *Fake) Permits(_ context.Context, names ...string) (map[string]locks.PermitRecord, error) {
+func (f *Fake) Permits(_ context.Context, names ...string) (map[string]space.PermitRecord, error) {
 	if len(names) == 0 {
 		return nil, nil
 	}
@@ -407,12 +408,12 @@ func Fleet() *Fake {
 			Info: []byte(`{"job":"settle-bills","run":"settle-bills#alone"}`), Names: []string{"run:settle-bills#alone"},
 			LeaseLeft: 12 * time.Second},
 	}, Waits: []locks.WaitRecord{
-		{Request: "+settle-bills#second", Since: Noon.Add(-2 * time.Second), Ticket: 7, State: locks.Waiting,
+		{Request: "+settle-bills#second", Since: Noon.Add(-2 * time.Second), Ticket: 7, State: space.Waiting,
 			Info:  []byte(`{"job":"settle-bills","run":"settle-bills#second"}`),
 			Names: []string{"bill:1001", "bill:1003", "run:settle-bills#second"}},
-		{Request: "shell.00000002.1", Session: "shell.00000002", Since: Noon.Add(-time.Second), Ticket: 8, State: locks.Waiting,
+		{Request: "shell.00000002.1", Session: "shell.00000002", Since: Noon.Add(-time.Second), Ticket: 8, State: space.Waiting,
 			Info: []byte(`{"command":"make it"}`), Names: []string{"bill:1003"}},
-		{Request: "+settle-bills#offered", Since: Noon.Add(-9 * time.Second), Ticket: 3, State: locks.Offered,
+		{Request: "+settle-bills#offered", Since: Noon.Add(-9 * time.Second), Ticket: 3, State: space.Offered,
 			Info:  []byte(`{"job":"settle-bills","run":"settle-bills#offered"}`),
 			Names: []string{"bill:2001", "run:settle-bills#offered"}},
 	}}

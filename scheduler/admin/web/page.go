@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"lockstep/jobs"
-	"lockstep/locks"
+	"lockstep/locks/space"
 	"lockstep/scheduler/admin"
 	"lockstep/scheduler/ledger"
 )
@@ -72,7 +72,7 @@ func (s *Server) page(w http.ResponseWriter, r *http.Request) error {
 		s.last.Store(seen)
 	} else {
 		status, seen, v.Problem = http.StatusServiceUnavailable, s.last.Load(), err.Error()
-		if locks.Refused(err) {
+		if space.Refused(err) {
 			status = http.StatusInternalServerError
 		} else {
 			w.Header().Set("Retry-After", "1")
@@ -136,9 +136,9 @@ var tones = map[ledger.Tone]string{ledger.ToneNext: "busy", ledger.TonePassed: "
 
 // badges are those of words that are no states of runs.
 var badges = map[string]badge{
-	string(locks.Offered):  {Sign: "◑", Kind: "busy"},
-	string(locks.Lapsed):   {Sign: "◌", Kind: "warn"},
-	string(locks.Kept):     {Sign: "‖", Kind: "warn"},
+	string(space.Offered):  {Sign: "◑", Kind: "busy"},
+	string(space.Lapsed):   {Sign: "◌", Kind: "warn"},
+	string(space.Kept):     {Sign: "‖", Kind: "warn"},
 	"late":                 {Sign: "!", Kind: "bad"},
 	"stuck":                {Sign: "!", Kind: "bad"},
 	"paused":               {Sign: "‖", Kind: "warn"},

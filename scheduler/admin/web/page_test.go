@@ -16,6 +16,7 @@ import (
 
 	"lockstep/jobs"
 	"lockstep/locks"
+	"lockstep/locks/space"
 	"lockstep/scheduler/admin/fakes"
 	"lockstep/scheduler/ledger"
 )
@@ -300,7 +301,7 @@ func TestLongListsAreCutAndCounted(t *testing.T) {
 			ID: locks.HoldID(fmt.Sprintf("web-1.x7k2m9qa.%d", i)), Session: "web-1.x7k2m9qa", Names: names, Since: fakes.Noon,
 		})
 		f.Listing.Waits = append(f.Listing.Waits, locks.WaitRecord{
-			Request: locks.HoldID(fmt.Sprintf("+a#%d", i)), Ticket: uint64(i), State: locks.Waiting, Names: names[:5], Since: fakes.Noon,
+			Request: locks.HoldID(fmt.Sprintf("+a#%d", i)), Ticket: uint64(i), State: space.Waiting, Names: names[:5], Since: fakes.Noon,
 		})
 		f.Open = append(f.Open, &ledger.Record{ID: jobs.RunID(fmt.Sprintf("a#%d", i)), Job: "a", State: ledger.StateDue, Created: fakes.Noon})
 		name := fmt.Sprintf("job-%04d", i)

@@ -16,6 +16,7 @@ import (
 	"lockstep/jobs"
 	"lockstep/locks"
 	"lockstep/locks/redistest"
+	"lockstep/locks/space"
 	"lockstep/scheduler/admin"
 	"lockstep/scheduler/ledger"
 	"lockstep/scheduler/worker"
@@ -123,7 +124,7 @@ func TestReaderFollowsWhatHappens(t *testing.T) {
 			t.Errorf("the run that ended: %+v, output %q", run, output)
 		}
 		waits := must(s.reader.Waits(ctx))
-		if len(waits) != 1 || waits[0].State != locks.Offered || len(waits[0].BlockedBy) != 0 {
+		if len(waits) != 1 || waits[0].State != space.Offered || len(waits[0].BlockedBy) != 0 {
 			t.Errorf("waits after the lock was freed: %+v", waits)
 		}
 		job := must(s.reader.Job(ctx, "bills"))

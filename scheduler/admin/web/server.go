@@ -17,6 +17,7 @@ import (
 
 	"lockstep/jobs"
 	"lockstep/locks"
+	"lockstep/locks/space"
 	"lockstep/scheduler/admin"
 	"lockstep/scheduler/ledger"
 	"lockstep/scheduler/queue"
@@ -224,7 +225,7 @@ func (s *Server) problem(w http.ResponseWriter, r *http.Request, err error) int 
 	case errors.Is(err, errBroken):
 		status = http.StatusInternalServerError
 		s.o.Logger.ErrorContext(r.Context(), "admin request failed", "path", r.URL.Path, "error", err)
-	case locks.Refused(err): // trying again gives the same error
+	case space.Refused(err): // trying again gives the same error
 		status = http.StatusInternalServerError
 		detail = "Redis refuses this: " + detail + "; lockstep doctor looks for the reason"
 		if s.told.now() { // pages ask every second
