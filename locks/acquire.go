@@ -78,7 +78,7 @@ type acquisition struct {
 func (acq *acquisition) tries() bool { return acq.late || acq.spec.bounded && acq.spec.limit == 0 }
 
 // args returns the arguments of the script.
-func (acq *acquisition) args(r *Request) []any {
+func (acq *acquisition) args(r *request) []any {
 	wait := int64(0)
 	switch {
 	case acq.tries():
@@ -176,7 +176,7 @@ func (acq *acquisition) again(s *session) error {
 // follow sends the request and attends to it until it is granted, refused or abandoned. This
 // goroutine sends it first, alone or together with the requests of others. Only a retry or a later
 // question needs its own goroutine.
-func (acq *acquisition) follow(ctx context.Context, s *session, r *Request) (*Hold, error) {
+func (acq *acquisition) follow(ctx context.Context, s *session, r *request) (*Hold, error) {
 	s.mu.Lock()
 	r.asking, r.once = true, acq.tries()
 	s.mu.Unlock()
@@ -201,7 +201,7 @@ func (acq *acquisition) follow(ctx context.Context, s *session, r *Request) (*Ho
 }
 
 // judge handles a reply to the request. It returns neither hold nor error if the request continues.
-func (acq *acquisition) judge(ctx context.Context, s *session, r *Request, a outcome) (*Hold, error) {
+func (acq *acquisition) judge(ctx context.Context, s *session, r *request, a outcome) (*Hold, error) {
 	switch {
 	case a.err != nil && s.why() != nil:
 		s.forget(r)
@@ -215,7 +215,7 @@ func (acq *acquisition) judge(ctx context.Context, s *session, r *Request, a out
 
 // await attends to a request that was sent with others, or by a goroutine that puts its outcome
 // into outcomes, or that waits in Redis if both are nil.
-func (acq *acquisition) await(ctx context.Context, s *session, r *Request, posted *call, answers <-chan outcome) (*Hold, error) {
+func (acq *acquisition) await(ctx context.Context, s *session, r *request, posted *call, answers <-chan outcome) (*Hold, error) {
 	s.mu.Lock()
 	r.channels()
 	grants, recheck := r.grant, r.recheck
@@ -306,7 +306,7 @@ func (acq *acquisition) await(ctx context.Context, s *session, r *Request, poste
 }
 
 // cleanUp handles a call that its caller no longer waits for.
-func (acq *acquisition) cleanUp(ctx context.Context, s *session, r *Request, posted *call) {
+func (acq *acquisition) cleanUp(ctx context.Context, s *session, r *request, posted *call) {
 	ctx = context.WithoutCancel(ctx) // the caller's has ended; the session bounds it
 	acq.client.spawn(func() {
 		<-posted.done
@@ -330,7 +330,7 @@ func (acq *acquisition) sessionEnded(s *session) error {
 
 // ask sends the request in a goroutine that puts its outcome into the channel. It returns false if
 // the client is closed.
-func (acq *acquisition) ask(ctx context.Context, s *session, r *Request) (<-chan outcome, bool) {
+func (acq *acquisition) ask(ctx context.Context, s *session, r *request) (<-chan outcome, bool) {
 	s.mu.Lock()
 	r.asking = true
 	s.mu.Unlock()
@@ -343,7 +343,7 @@ func (acq *acquisition) ask(ctx context.Context, s *session, r *Request) (<-chan
 }
 
 // take handles a reply. It returns neither hold nor error if the request continues.
-func (acq *acquisition) take(ctx context.Context, s *session, r *Request, reply space.Reply) (*Hold, error) {
+func (acq *acquisition) take(ctx context.Context, s *session, r *request, reply space.Reply) (*Hold, error) {
 	switch reply.At(0) {
 	case "granted":
 		token, err := ParseToken(reply.At(1))
@@ -452,7 +452,7 @@ func (acq *acquisition) blocked(r space.Reply) {
 }
 
 // admit creates the hold, unless the session was cut off before.
-func (acq *acquisition) admit(ctx context.Context, s *session, r *Request, g grant) (*Hold, error) {
+func (acq *acquisition) admit(ctx context.Context, s *session, r *request, g grant) (*Hold, error) {
 	hold, lost := s.admit(ctx, r, g, acq.spec, acq.nest)
 	if lost != nil {
 		return nil, acq.sessionEnded(s)

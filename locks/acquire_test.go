@@ -277,7 +277,7 @@ func TestDeskIsNotifiedOfOffers(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
 		offers := make(chan struct{}, 10)
 		c := openClient(t, rdb, locks.Options{
-			Namespace: redistest.Namespace(t), OnOffer: func() { offers <- struct{}{} },
+			Namespace: redistest.Namespace(t), Extension: locks.ExtensionOptions{OnOffer: func() { offers <- struct{}{} }},
 		})
 		keys := c.Space().Keys()
 		if err := rdb.HSet(t.Context(), keys[6], "desk", string(c.Session())).Err(); err != nil {

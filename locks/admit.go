@@ -8,7 +8,7 @@ import (
 
 // admit gives a granted request its hold. n is nil, or says which part of the bundle the outer
 // holds have. The error is the cause if the hold is lost already.
-func (s *session) admit(parent context.Context, r *Request, g grant, o *spec, n *nest) (*Hold, error) {
+func (s *session) admit(parent context.Context, r *request, g grant, o *spec, n *nest) (*Hold, error) {
 	s.dog.inspect() // a process that was stopped may get here before the watchdog checks
 	h := newHold(s.client, parent, &s.mu, o.items)
 	h.request, h.id, h.session, h.token, h.since = r, r.id, s.id, g.token, g.since

@@ -8,7 +8,7 @@ import (
 )
 
 // errorReply returns the error reply that made the acquire be sent again last, or nil.
-func (s *session) errorReply(r *Request) error {
+func (s *session) errorReply(r *request) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if space.CodeOf(r.last) == "" {
@@ -41,7 +41,7 @@ type outcome struct {
 // ask sends an acquire until it gets a reply, is abandoned, or the session is dead. It runs in its
 // own goroutine, since a command in flight cannot be interrupted and the caller's context may end
 // meanwhile.
-func (s *session) ask(ctx context.Context, r *Request, args []any) (a outcome) {
+func (s *session) ask(ctx context.Context, r *request, args []any) (a outcome) {
 	var final bool
 	_ = space.Insist(space.Backoff{}, func() (bool, error) {
 		reply, err := s.client.sender.send(ctx, s.client.acquireScript, args)
@@ -59,7 +59,7 @@ func (s *session) ask(ctx context.Context, r *Request, args []any) (a outcome) {
 
 // answered records the outcome of one attempt to send an acquire. If that is final, it returns the
 // outcome to act on. Otherwise the same acquire must be sent again.
-func (s *session) answered(ctx context.Context, r *Request, a outcome) (final bool, _ outcome) {
+func (s *session) answered(ctx context.Context, r *request, a outcome) (final bool, _ outcome) {
 	s.mu.Lock()
 	if a.err != nil && !space.Unsent(a.err) {
 		r.doubt = true

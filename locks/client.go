@@ -50,25 +50,9 @@ type Options struct {
 	// if the server is younger than the lease. A negative value removes even that wait.
 	Grace time.Duration
 
-	// Recover is called when Redis has lost data, after the session has re-asserted its holds and
-	// before it is renewed. A caller that keeps more in the space than holds re-asserts it here.
-	// loss identifies the loss. Since one renewal leaves little time, Recover is called again with
-	// the same loss until it returns nil or the session has ended. It must not wait for grants. May
-	// be nil.
-	Recover func(ctx context.Context, session SessionID, loss string) error
-
 	// Card is what a session publishes about itself: a JSON object of at most 16 KiB. Default
 	// {host, pid, started_at}.
 	Card json.RawMessage
-
-	// OnOffer is called when waits that belong to the space were offered their bundles and this
-	// session is the one that picks up offers. The goroutine that reads messages calls it, so it
-	// must not block.
-	OnOffer func()
-
-	// OnNotice receives messages that a script of another package, such as package ledger, sends to
-	// all sessions. It is called like OnOffer. A notice may be lost. May be nil.
-	OnNotice func(notice string)
 
 	// Logger receives one line per change of state. Default: none.
 	Logger *slog.Logger
@@ -78,6 +62,9 @@ type Options struct {
 	// the client that Open receives cannot be carried over, because go-redis offers no way to read
 	// them. An error makes Open fail. May be nil.
 	Instrument func(redis.UniversalClient) error
+
+	// Extension is for a program that needs an [Extension].
+	Extension ExtensionOptions
 
 	clock *clock // nil: the machine's; tests set another one
 
@@ -120,18 +107,16 @@ type Client struct {
 	try       time.Duration // how long one command may take before it is sent again
 	// opened is how long the first opening of a session took. It is written before any goroutine
 	// runs.
-	opened   time.Duration
-	onOffer  func()
-	onNotice func(string)
-	recover  func(context.Context, SessionID, string) error
-	log      *slog.Logger
-	clock    clock
-	recovery recovery
-	identity identity
-	follower *follower     // nil unless Sentinel names the master
-	highest  atomic.Uint64 // the highest token seen
-	format   int           // the highest format that the build can write
-	written  atomic.Int64  // the format of the space when it was last read; 0 before that
+	opened    time.Duration
+	extension ExtensionOptions
+	log       *slog.Logger
+	clock     clock
+	recovery  recovery
+	identity  identity
+	follower  *follower     // nil unless Sentinel names the master
+	highest   atomic.Uint64 // the highest token seen
+	format    int           // the highest format that the build can write
+	written   atomic.Int64  // the format of the space when it was last read; 0 before that
 
 	reaper  *reaper
 	stop    context.CancelFunc
@@ -186,7 +171,7 @@ func Open(ctx context.Context, rdb redis.UniversalClient, o Options) (*Client, e
 			return nil, fmt.Errorf("open lock client: ask sentinel for the master: %w", err)
 		}
 	}
-	greeter := &greeter{keys: keys, script: space.Greet.Redis(), build: c.format, recovery: &c.recovery, identity: &c.identity, changed: c.Doubt}
+	greeter := &greeter{keys: keys, script: space.Greet.Redis(), build: c.format, recovery: &c.recovery, identity: &c.identity, changed: c.Extension().Doubt}
 	if o.impersonate != nil {
 		greeter.script = o.impersonate.Script(space.Greet.Redis())
 	}
@@ -230,7 +215,7 @@ func Open(ctx context.Context, rdb redis.UniversalClient, o Options) (*Client, e
 
 func newClient(o Options) (*Client, error) {
 	c := &Client{
-		namespace: o.Namespace, name: o.Name, lease: o.Lease, patience: o.ReserveAfter, onOffer: o.OnOffer, onNotice: o.OnNotice, recover: o.Recover, log: o.Logger,
+		namespace: o.Namespace, name: o.Name, lease: o.Lease, patience: o.ReserveAfter, extension: o.Extension, log: o.Logger,
 		clock:   clock{now: time.Now, boot: bootclock.Now},
 		reaper:  &reaper{wake: make(chan struct{}, 1)},
 		closing: make(chan struct{}), closed: make(chan struct{}), changed: make(chan struct{}),
@@ -518,12 +503,12 @@ func (c *Client) newSpace() string {
 
 // begins returns the generation in which a session begins that was opened in the given one. If the
 // client knew another one, Redis lost data while there was no session. No hold is left, but the
-// program may know more ([Options].Recover). If the grace period still runs, the session begins in
-// the old one, so that its first renewal makes it re-assert all of that.
+// program may know more ([ExtensionOptions].Recover). If the grace period still runs, the session
+// begins in the old one, so that its first renewal makes it re-assert all of that.
 func (c *Client) begins(gen generation, still bool) generation {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if knew := c.gen; knew != gen && knew != (generation{}) && c.recover != nil {
+	if knew := c.gen; knew != gen && knew != (generation{}) && c.extension.Recover != nil {
 		if still {
 			return knew
 		}
@@ -626,26 +611,8 @@ func (c *Client) Session() SessionID {
 	return c.last.id
 }
 
-// Certain returns the ID of the current session while it is surely valid: its last renewal got a
-// reply in time. Otherwise the error, an [ErrLost], [ErrNoSession] or [ErrClosed], says why no work
-// should begin. Work in progress is not cut off by that: see [Hold.Context].
-func (c *Client) Certain() (SessionID, error) {
-	s, _, err := c.current()
-	if err != nil {
-		return "", err
-	}
-	if err := s.dog.certain(); err != nil {
-		return "", err
-	}
-	return s.id, nil
-}
-
 // Lease returns the lease in use.
 func (c *Client) Lease() time.Duration { return c.lease }
-
-// ReserveAfter returns how long later requests may pass a waiting one of this client; 0: not at
-// all.
-func (c *Client) ReserveAfter() time.Duration { return c.patience }
 
 // Cutoff returns how long before its lease ends work is canceled, so that it can react in time.
 func (c *Client) Cutoff() time.Duration { return cutoffOf(c.lease) }
@@ -653,51 +620,6 @@ func (c *Client) Cutoff() time.Duration { return cutoffOf(c.lease) }
 // Space returns the lock space, for reading. It uses this client's connections, until the client is
 // closed.
 func (c *Client) Space() *Space { return c.space }
-
-// Redis returns connections to the Redis of the lock space, for the caller's own scripts over the
-// same keys (see package space). On each connection, before anything else is sent, the space checks
-// whether it is on a new server, which may have lost data. A command is sent once and keeps its
-// deadline. The connections are closed with the client.
-func (c *Client) Redis() redis.UniversalClient { return c.rdb }
-
-// SetCard replaces the card of the session and of later sessions of this client. Without a live
-// session it returns nil: the next session brings the card.
-func (c *Client) SetCard(ctx context.Context, card json.RawMessage) error {
-	card, err := checkCard(card, c.format)
-	if err != nil {
-		return fmt.Errorf("set card: %w", err)
-	}
-	c.mu.Lock()
-	c.card = card
-	s := c.session
-	finished := c.finished
-	c.mu.Unlock()
-	switch {
-	case finished:
-		return fmt.Errorf("set card: %w", ErrClosed)
-	case s == nil:
-		return nil
-	}
-	if _, err := c.call(ctx, space.Card, string(s.id), string(card)); err != nil {
-		return fmt.Errorf("set card: %w", err)
-	}
-	return nil
-}
-
-// Begin opens a request that a script of another package sends to the space. Most callers want
-// [Client.Acquire]. Begin draws the ID under which that script must grant. While there is no live
-// session the error is [ErrNoSession].
-func (c *Client) Begin() (*Request, error) {
-	s, _, err := c.current()
-	if err != nil {
-		return nil, fmt.Errorf("begin request: %w", err)
-	}
-	r, err := s.begin(nil)
-	if err != nil {
-		return nil, fmt.Errorf("begin request: %w", s.ended())
-	}
-	return r, nil
-}
 
 // Close ends the session, which releases everything that belongs to it, and waits for every
 // goroutine. The contexts of holds that still exist end with the cause [ErrClosed], so end the work

@@ -50,8 +50,8 @@ func TestCloseDuringEverything(t *testing.T) {
 				}
 				running.Go(func() { // what actors do not do
 					for ctx.Err() == nil {
-						_ = c.SetCard(ctx, []byte(`{"a": 1}`))
-						if r, err := c.Begin(); err == nil {
+						_ = c.Extension().SetCard(ctx, []byte(`{"a": 1}`))
+						if r, err := c.Extension().Begin(); err == nil {
 							r.Drop()
 						}
 						time.Sleep(time.Millisecond)

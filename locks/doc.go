@@ -249,7 +249,8 @@
 // died in the same moment as the data. A master that is cut off from its replicas and has no
 // min-replicas-to-write may keep running for longer than the grace period ([CheckServer] warns). A
 // script of another package that takes a bundle at once, not through a wait, must be sent over
-// [Client.Redis]. Otherwise a promoted server may grant it a lock that it does not know to be held.
+// [Extension.Redis]. Otherwise a promoted server may grant it a lock that it does not know to be
+// held.
 //
 // # Format
 //

@@ -144,7 +144,7 @@ func TestReleaseWithoutAReply(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Errorf("got %v", err)
 	}
-	if _, err := c.Begin(); !errors.Is(err, locks.ErrNoSession) {
+	if _, err := c.Extension().Begin(); !errors.Is(err, locks.ErrNoSession) {
 		t.Errorf("got %v: the session has not ended, the test proves nothing", err)
 	}
 }

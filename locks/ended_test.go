@@ -61,11 +61,11 @@ func TestHoldsWithoutTheirOwnBundleCanBeFreed(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, hold := range map[string]*locks.Hold{"re-entered": inner, "joined": joined} {
-		hold.Freeing()
+		c.Extension().Freeing(hold)
 		if err := context.Cause(hold.Context()); err != nil {
 			t.Errorf("%s: got %v after Freeing", name, err)
 		}
-		hold.Released()
+		c.Extension().Released(hold)
 		if err := hold.Release(); err != nil || hold.Context().Err() == nil {
 			t.Errorf("%s: got %v from Release, context error %v", name, err, hold.Context().Err())
 		}
@@ -94,8 +94,8 @@ func TestHoldFreedByAScriptLeavesItsOuterHolds(t *testing.T) {
 	if got := holds(t, c); len(got) != 2 {
 		t.Fatalf("%d holds are left while the inner one is in use, want 2", len(got))
 	}
-	inner.Freeing()
-	inner.Released()
+	c.Extension().Freeing(inner)
+	c.Extension().Released(inner)
 	eventually(t, "the outer hold is free", func() bool {
 		for _, h := range holds(t, c) {
 			if h.ID == outer.ID() {

@@ -15,9 +15,9 @@ import (
 // order keeps that status.
 //
 // The ID stays refused: a request or renewal of that session that arrives later changes nothing. At
-// the end, the session at the desk is notified as after an offer (Options.OnOffer), because the
-// packages above may have records of what ended. If the desk has ended too, all live sessions are
-// notified.
+// the end, the session at the desk is notified as after an offer ([ExtensionOptions].OnOffer),
+// because the packages above may have records of what ended. If the desk has ended too, all live
+// sessions are notified.
 func (s *Space) EndSession(ctx context.Context, id SessionID) error {
 	if err := s.insist(ctx, func(ctx context.Context) (bool, error) {
 		r, err := space.Run(ctx, s.rdb, space.Close, s.keys, string(id), "crashed")

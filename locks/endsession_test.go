@@ -86,7 +86,9 @@ func TestEndOfASessionNotifiesTheDesk(t *testing.T) {
 		ns := redistest.Namespace(t)
 		open := func(name string) (*locks.Client, <-chan struct{}) {
 			told := make(chan struct{}, 100)
-			return openClient(t, rdb, locks.Options{Namespace: ns, Name: name, Lease: time.Minute, OnOffer: func() { told <- struct{}{} }}), told
+			return openClient(t, rdb, locks.Options{
+				Namespace: ns, Name: name, Lease: time.Minute, Extension: locks.ExtensionOptions{OnOffer: func() { told <- struct{}{} }},
+			}), told
 		}
 		hears := func(who string, told <-chan struct{}) {
 			t.Helper()

@@ -227,7 +227,7 @@ func TestUnreachableRedis(t *testing.T) {
 	if _, err := c.TryAcquire(t.Context(), locks.Exclusive("b")); !errors.Is(err, locks.ErrNoSession) || errors.Is(err, locks.ErrLost) {
 		t.Errorf("try: got %v, want ErrNoSession", err)
 	}
-	if _, err := c.Begin(); !errors.Is(err, locks.ErrNoSession) || errors.Is(err, locks.ErrLost) {
+	if _, err := c.Extension().Begin(); !errors.Is(err, locks.ErrNoSession) || errors.Is(err, locks.ErrLost) {
 		t.Errorf("begin: got %v, want ErrNoSession", err)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)

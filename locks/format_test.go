@@ -75,7 +75,7 @@ func renewed(t *testing.T, c *Client) {
 	s.mu.Lock()
 	answer := s.renewed
 	s.mu.Unlock()
-	c.Doubt()
+	c.Extension().Doubt()
 	select {
 	case <-answer:
 	case <-s.dead:
@@ -346,13 +346,13 @@ func TestCardCarriesTheFormatOfItsBuild(t *testing.T) {
 		if got, want := read(), []string{`{"format":2}`}; !slices.Equal(got, want) {
 			t.Errorf("got %q, want %q", got, want)
 		}
-		if err := c.SetCard(t.Context(), json.RawMessage(`{"host": "h"}`)); err != nil {
+		if err := c.Extension().SetCard(t.Context(), json.RawMessage(`{"host": "h"}`)); err != nil {
 			t.Fatal(err)
 		}
 		if got, want := read(), []string{`{"format":2,"host":"h"}`}; !slices.Equal(got, want) {
 			t.Errorf("after SetCard: got %q, want %q", got, want)
 		}
-		if err := c.SetCard(t.Context(), json.RawMessage(`{"format":7}`)); !errors.Is(err, ErrInvalid) {
+		if err := c.Extension().SetCard(t.Context(), json.RawMessage(`{"format":7}`)); !errors.Is(err, ErrInvalid) {
 			t.Errorf("a card with a format of its own: got %v, want %v", err, ErrInvalid)
 		}
 		closeBuild(t, empty)

@@ -22,7 +22,7 @@ var errReleased = errors.New("lock was released")
 type Hold struct {
 	client *Client
 	// request is the granted one; nil for a hold that only re-enters others, or was joined.
-	request  *Request
+	request  *request
 	joined   *joined // set for a hold that was joined
 	id       HoldID
 	session  SessionID
@@ -204,26 +204,6 @@ func (h *Hold) leave() error {
 		}
 	}
 	return err
-}
-
-// Freeing announces that a script of another package is about to free the hold: from now on a hold
-// missing in Redis is not lost. Call Released afterward, or Release if the script did not free it.
-// The context stays valid until then. For a hold that only re-enters others, or was joined, Freeing
-// does nothing, since such a hold has nothing of its own in Redis that a script could free.
-func (h *Hold) Freeing() {
-	if h.request != nil {
-		h.request.session.freeing(h)
-	}
-}
-
-// Released forgets a hold that another script has freed, without asking Redis, and ends its use of
-// the holds that it is nested in. A later Release returns the same as if it had freed the hold. For
-// a hold that only re-enters others, or was joined, Released is the same as Release.
-func (h *Hold) Released() {
-	if h.request != nil {
-		h.request.session.released(h)
-	}
-	_ = h.Release() // the next call returns its error, too
 }
 
 // ended returns the result of releasing a hold that has already ended.

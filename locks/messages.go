@@ -33,7 +33,7 @@ func (s *session) revoked(id HoldID, news space.Asked, revision uint64) {
 }
 
 // revoke notifies a holder that the lock was asked for, or ends its work.
-func (s *session) revoke(r *Request, news space.Asked) {
+func (s *session) revoke(r *request, news space.Asked) {
 	h := r.hold
 	s.mu.Lock()
 	first := h.wanted == nil
@@ -86,7 +86,7 @@ func (s *session) unqueued(id HoldID, revision uint64) {
 }
 
 // askAgain makes a request ask again that no longer waits in Redis. The caller holds mu.
-func (s *session) askAgain(r *Request) {
+func (s *session) askAgain(r *request) {
 	s.become(r, open)
 	r.channels()
 	select {
@@ -96,7 +96,7 @@ func (s *session) askAgain(r *Request) {
 }
 
 // take passes a grant to the request that waits for it. The caller holds mu.
-func (s *session) take(r *Request, g grant) {
+func (s *session) take(r *request, g grant) {
 	if r.state == open || r.state == waiting {
 		s.become(r, held)
 		r.channels()

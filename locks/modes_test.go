@@ -196,7 +196,7 @@ func TestUndeclaredPermitsAreAnOrdinaryName(t *testing.T) {
 		if err := rdb.Del(ctx, c.Space().Keys()...).Err(); err != nil {
 			t.Fatal(err)
 		}
-		c.Doubt()
+		c.Extension().Doubt()
 		release(t, acquire(t, c, locks.Exclusive("api"))) // and the limit is not declared again
 	})
 }

@@ -44,20 +44,20 @@ func TestASessionIsOpenedSoonAfterAnOutage(t *testing.T) {
 	if err := server.Client(t).ZAdd(t.Context(), near.Space().Keys()[0], redis.Z{Score: float64(soon), Member: "s" + string(first)}).Err(); err != nil {
 		t.Fatal(err)
 	}
-	c.Doubt()
+	c.Extension().Doubt()
 	eventually(t, "it is renewed, over a connection that stays", func() bool { return lease() > time.Minute })
 	proxy.Set(redistest.Faults{Refuse: true})
 	if err := near.Space().EndSession(within(t, patient), first); err != nil {
 		t.Fatal(err)
 	}
-	c.Doubt() // it learns of it now, and not by a renewal in 40 s
+	c.Extension().Doubt() // it learns of it now, and not by a renewal in 40 s
 	eventually(t, "the session has ended there, too", func() bool {
-		_, err := c.Begin()
+		_, err := c.Extension().Begin()
 		return errors.Is(err, locks.ErrNoSession)
 	})
 	proxy.Set(redistest.Faults{DropRequests: true})
 	eventually(t, "an opening of the next one was abandoned, and another one hangs", func() bool {
-		_, err := c.Begin()
+		_, err := c.Extension().Begin()
 		return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded)
 	})
 	proxy.Set(redistest.Faults{})
@@ -81,17 +81,17 @@ func TestClientThatReturnsInTheGracePeriodReassertsWhatItKnows(t *testing.T) {
 	recovered := make(chan locks.SessionID, 10)
 	c := openClient(t, proxy.Client(t), locks.Options{
 		Namespace: ns, Name: "far", Lease: 2 * time.Second,
-		Recover: func(_ context.Context, session locks.SessionID, _ string) error {
+		Extension: locks.ExtensionOptions{Recover: func(_ context.Context, session locks.SessionID, _ string) error {
 			recovered <- session
 			return nil
-		},
+		}},
 	})
 	near := openClient(t, server.Client(t), locks.Options{Namespace: ns, Name: "near", Lease: time.Minute})
 	acquire(t, near, locks.Exclusive("a"))
 	first := c.Session()
 	proxy.Set(redistest.Faults{DropRequests: true})
 	eventually(t, "the session has ended", func() bool {
-		_, err := c.Begin()
+		_, err := c.Extension().Begin()
 		return errors.Is(err, locks.ErrNoSession)
 	})
 	if err := server.RestartEmpty(t.Context()); err != nil {
@@ -99,7 +99,7 @@ func TestClientThatReturnsInTheGracePeriodReassertsWhatItKnows(t *testing.T) {
 	}
 	rdb := server.Client(t)
 	eventually(t, "a grace period of a minute has begun", func() bool {
-		near.Doubt()
+		near.Extension().Doubt()
 		lost, err := rdb.HGet(t.Context(), near.Space().Keys()[6], "lost").Result()
 		return err == nil && lost == "1"
 	})
@@ -113,7 +113,7 @@ func TestClientThatReturnsInTheGracePeriodReassertsWhatItKnows(t *testing.T) {
 		t.Fatal("the returning client re-asserted nothing")
 	}
 	eventually(t, "the session lives on", func() bool {
-		_, err := c.Begin()
+		_, err := c.Extension().Begin()
 		return err == nil && c.Session() != first
 	})
 }

@@ -26,17 +26,6 @@ var errDoubled = fmt.Errorf("%w: redis has lost data, and a younger hold has a p
 // space may have lost writes.
 type generation struct{ id, epoch string }
 
-// Doubt renews the session at once. A caller uses it when Redis may have lost data; the reply
-// settles that.
-func (c *Client) Doubt() {
-	c.mu.Lock()
-	s := c.last
-	c.mu.Unlock()
-	if s != nil {
-		s.dog.hurry()
-	}
-}
-
 // saw keeps the highest token that this client has seen. No later grant may have a lower one,
 // whatever Redis lost.
 func (c *Client) saw(token Token) {
@@ -63,7 +52,7 @@ const (
 // was asserted in a generation is not asserted in it again. So if an assertion takes longer than
 // one renewal may take, the next renewal continues it.
 func (s *session) reclaim(ctx context.Context, gen generation) error {
-	recovered := s.client.recover == nil
+	recovered := s.client.extension.Recover == nil
 	if err := s.client.redeclare(ctx, gen); err != nil {
 		return err
 	}
@@ -78,7 +67,7 @@ func (s *session) reclaim(ctx context.Context, gen generation) error {
 			if err := s.client.redeclare(ctx, next); err != nil {
 				return err
 			}
-			gen, queue, recovered = next, s.toAssert(next), s.client.recover == nil
+			gen, queue, recovered = next, s.toAssert(next), s.client.extension.Recover == nil
 			continue
 		}
 		gen, queue = next, rest
@@ -87,7 +76,7 @@ func (s *session) reclaim(ctx context.Context, gen generation) error {
 			continue
 		}
 		if !recovered {
-			if err := s.client.recover(ctx, s.id, gen.id+" "+gen.epoch); err != nil {
+			if err := s.client.extension.Recover(ctx, s.id, gen.id+" "+gen.epoch); err != nil {
 				return err
 			}
 			recovered, queue = true, s.toAssert(gen)
@@ -102,7 +91,7 @@ func (s *session) reclaim(ctx context.Context, gen generation) error {
 
 // An assertion is one hold that Redis may have lost.
 type assertion struct {
-	request *Request
+	request *request
 	token   Token
 	member  string // the hold's record in Redis, encoded with its page
 	under   string
@@ -126,7 +115,7 @@ func (s *session) toAssert(gen generation) []assertion {
 // assertable reports whether a request has a hold to assert. A hold that is being released is none.
 // A hold that has ended without a release, as by its limits, is one, since its holder may not have
 // stopped. The caller holds the session's mu.
-func (r *Request) assertable() bool {
+func (r *request) assertable() bool {
 	granted := r.state == held && r.hold == nil || r.hold != nil && !r.hold.done
 	return granted && r.refused == nil
 }
@@ -154,7 +143,7 @@ func (s *session) page(queue []assertion) (page, rest []assertion) {
 }
 
 // assertCost returns the cost of a hold in a page, in exclusive names.
-func assertCost(r *Request) int {
+func assertCost(r *request) int {
 	cost := len(r.items)
 	for _, item := range r.items {
 		if item.Mode != ModeExclusive || r.under != "" {
@@ -165,7 +154,7 @@ func assertCost(r *Request) int {
 }
 
 // member encodes a hold as the space stores it. The caller holds mu.
-func (s *session) member(r *Request) string {
+func (s *session) member(r *request) string {
 	asked := ""
 	if r.hold != nil && r.hold.wanted != nil {
 		asked = r.hold.wanted.Text()

@@ -35,7 +35,7 @@ const maxSuspects = 64
 // suspect makes reconcile release a request that is over once more, since a copy of its acquire may
 // have been applied late. While another copy may still arrive, that is repeated at every renewal.
 // The caller holds mu.
-func (s *session) suspect(r *Request) {
+func (s *session) suspect(r *request) {
 	s.suspects[r.id] = time.Now()
 	if r.doubt {
 		s.suspects[r.id] = time.Now().Add(suspectFor)

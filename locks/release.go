@@ -93,26 +93,8 @@ func (s *session) unreleased(h *Hold, began time.Time, r space.Reply, resent boo
 	return nil
 }
 
-// freeing prepares for another script to free a hold.
-func (s *session) freeing(h *Hold) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if h.valid() {
-		s.become(h.request, ending)
-	}
-}
-
-// released forgets a hold that another script has freed.
-func (s *session) released(h *Hold) {
-	s.mu.Lock()
-	h.done = true
-	s.become(h.request, over)
-	s.mu.Unlock()
-	h.cancel(errReleased)
-}
-
 // abandon ends a request: everything that it has or will get is released in the background.
-func (s *session) abandon(ctx context.Context, r *Request) {
+func (s *session) abandon(ctx context.Context, r *request) {
 	s.mu.Lock()
 	if r.state == ending || r.state == over {
 		s.mu.Unlock()
@@ -130,7 +112,7 @@ func (s *session) abandon(ctx context.Context, r *Request) {
 }
 
 // cancel releases or cancels everything that a request has.
-func (s *session) cancel(ctx context.Context, r *Request) {
+func (s *session) cancel(ctx context.Context, r *request) {
 	if _, _, err := s.sendRelease(ctx, []any{string(r.id)}); err != nil {
 		s.client.log.Debug("canceling a lock request", slog.String("request", string(r.id)), slog.Any("error", err))
 	}

@@ -25,7 +25,7 @@ type session struct {
 
 	// guards the following fields, and those fields of its requests that say so
 	mu        sync.Mutex
-	requests  map[HoldID]*Request
+	requests  map[HoldID]*request
 	drawn     uint64 // the number of the last request
 	cause     error  // why no work may begin on it anymore; nil while it is alive
 	counts    counts
@@ -48,7 +48,7 @@ type session struct {
 func newSession(c *Client, id SessionID) *session {
 	s := &session{
 		id: id, client: c, dead: make(chan struct{}), wake: make(chan struct{}, 1),
-		requests: make(map[HoldID]*Request), suspects: make(map[HoldID]time.Time), limited: make(map[*Hold]bool),
+		requests: make(map[HoldID]*request), suspects: make(map[HoldID]time.Time), limited: make(map[*Hold]bool),
 		renewed: make(chan struct{}),
 	}
 	s.dog = &watchdog{
@@ -59,14 +59,14 @@ func newSession(c *Client, id SessionID) *session {
 }
 
 // begin enters a new request into the table. The error says why none may begin.
-func (s *session) begin(items []Item) (*Request, error) {
+func (s *session) begin(items []Item) (*request, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.cause != nil {
 		return nil, s.cause
 	}
 	s.drawn++
-	r := &Request{
+	r := &request{
 		id: HoldID(string(s.id) + "." + strconv.FormatUint(s.drawn, 10)), session: s, items: items,
 	}
 	s.requests[r.id] = r
@@ -76,7 +76,7 @@ func (s *session) begin(items []Item) (*Request, error) {
 }
 
 // become moves a request to another state. The caller holds mu.
-func (s *session) become(r *Request, state requestState) {
+func (s *session) become(r *request, state requestState) {
 	was, is := r.state == waiting || r.state == held, state == waiting || state == held
 	switch {
 	case is && !was:
@@ -101,7 +101,7 @@ func (s *session) become(r *Request, state requestState) {
 	r.state = state
 }
 
-func (s *session) forget(r *Request) {
+func (s *session) forget(r *request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.become(r, over)

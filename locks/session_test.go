@@ -432,7 +432,7 @@ func TestLateSessionIsCutOff(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := c.SetCard(t.Context(), []byte(`{"card": 2}`)); err != nil {
+	if err := c.Extension().SetCard(t.Context(), []byte(`{"card": 2}`)); err != nil {
 		t.Fatal(err)
 	}
 	got := make(chan *Hold, 1)
@@ -446,7 +446,7 @@ func TestLateSessionIsCutOff(t *testing.T) {
 		got <- hold
 	}()
 	eventually(t, "it waits", func() bool { return len(c.listing(t).Waits) == 1 })
-	request, err := c.Begin()
+	request, err := c.Extension().Begin()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -505,7 +505,7 @@ func TestRequestOfAnotherScript(t *testing.T) {
 	parent := context.WithValue(t.Context(), key{}, 1)
 	grant := func(names ...string) *Hold {
 		t.Helper()
-		r, err := c.Begin()
+		r, err := c.Extension().Begin()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -532,12 +532,12 @@ func TestRequestOfAnotherScript(t *testing.T) {
 		t.Error(err)
 	}
 	hold = grant("a")
-	hold.Freeing()
+	c.Extension().Freeing(hold)
 	if err := hold.Release(); err != nil || len(c.listing(t).Holds) != 0 {
 		t.Errorf("got %v from Release after Freeing, and the hold is listed: %v", err, len(c.listing(t).Holds) != 0)
 	}
 	hold = grant("a")
-	hold.Freeing()
+	c.Extension().Freeing(hold)
 	c.raw(t, space.Release, string(hold.ID())) // as a finish does
 	s, _, err := c.current()
 	if err != nil {
@@ -552,14 +552,14 @@ func TestRequestOfAnotherScript(t *testing.T) {
 	if hold.Context().Err() != nil || hold.KillBy() < bootclock.Now() {
 		t.Error("the hold that is being freed counts as lost")
 	}
-	hold.Released()
+	c.Extension().Released(hold)
 	if hold.Context().Err() == nil {
 		t.Error("the context is alive after Released")
 	}
 	if err := hold.Release(); err != nil {
 		t.Errorf("got %v from Release after Released", err)
 	}
-	r, err := c.Begin()
+	r, err := c.Extension().Begin()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -616,8 +616,8 @@ func TestCloseLeavesNothing(t *testing.T) {
 		}
 		_, acquireErr := c.Acquire(t.Context(), Exclusive("a"))
 		_, tryErr := c.TryAcquire(t.Context(), Exclusive("a"))
-		_, beginErr := c.Begin()
-		for _, err := range []error{acquireErr, tryErr, beginErr, c.SetCard(t.Context(), []byte("{}"))} {
+		_, beginErr := c.Extension().Begin()
+		for _, err := range []error{acquireErr, tryErr, beginErr, c.Extension().SetCard(t.Context(), []byte("{}"))} {
 			if !errors.Is(err, ErrClosed) {
 				t.Errorf("got %v after close, want ErrClosed", err)
 			}

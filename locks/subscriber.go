@@ -97,10 +97,10 @@ func (l *subscriber) hear(message any) {
 			if revision, err := strconv.ParseUint(fields[1], 10, 64); err == nil {
 				l.session.unqueued(HoldID(fields[2]), revision)
 			}
-		case fields[0] == "o" && l.session.client.onOffer != nil:
-			l.session.client.onOffer()
-		case fields[0] == "n" && len(fields) == 2 && l.session.client.onNotice != nil:
-			l.session.client.onNotice(fields[1])
+		case fields[0] == "o" && l.session.client.extension.OnOffer != nil:
+			l.session.client.extension.OnOffer()
+		case fields[0] == "n" && len(fields) == 2 && l.session.client.extension.OnNotice != nil:
+			l.session.client.extension.OnNotice(fields[1])
 		}
 	}
 }

@@ -127,7 +127,7 @@ func (f *sweepFixture) enqueue(job *jobs.Job, id string, in time.Duration) *ledg
 
 func (f *sweepFixture) claim(client *locks.Client, due ledger.Due, want ledger.ClaimOutcome) {
 	f.Helper()
-	request, err := client.Begin()
+	request, err := client.Extension().Begin()
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -206,7 +206,7 @@ func (w *whole) succeed(ctx context.Context, client *locks.Client, job *jobs.Job
 		if err != nil {
 			return err
 		}
-		request, err := client.Begin()
+		request, err := client.Extension().Begin()
 		if err != nil {
 			return err
 		}
@@ -218,8 +218,8 @@ func (w *whole) succeed(ctx context.Context, client *locks.Client, job *jobs.Job
 			return fmt.Errorf("claim of %s: %+v", claims[i].Due.Run, claimed)
 		}
 		hold := claims[i].Request.Granted(ctx, claimed.Grant())
-		hold.Freeing()
-		defer hold.Released()
+		client.Extension().Freeing(hold)
+		defer client.Extension().Released(hold)
 		finishes[i] = ledger.Finish{Run: claims[i].Due.Run, Job: job, Token: hold.Token(), Hold: hold.ID(), Outcome: ledger.OutcomeSuccess}
 	}
 	for i, finished := range w.ledger.FinishAll(ctx, finishes) {

@@ -57,9 +57,9 @@
 //
 // A wait can also belong to the space instead of a session. Runs of the scheduler wait that way,
 // without a worker. Such a wait is not granted its bundle but offered it: the bundle is reserved
-// for some seconds, the session that acts as the desk is notified (locks.Options.OnOffer), and a
-// script of package ledger turns the offer into a hold. An offer that is not taken lapses; the wait
-// keeps its ticket.
+// for some seconds, the session that acts as the desk is notified (OnOffer of
+// locks.ExtensionOptions), and a script of package ledger turns the offer into a hold. An offer
+// that is not taken lapses; the wait keeps its ticket.
 //
 // Each wait of the space has a class (the run's queue). A class can be kept back while no worker
 // would take an offer. Its waits then leave the queues, block no other request and get no offers.

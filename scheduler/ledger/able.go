@@ -124,7 +124,7 @@ func (l *Ledger) Limit(can func(Need) bool) {
 // session, keeps what it sees ([Ledger.Remember]), trusts the definitions that the worker carries
 // itself ([Ledger.Sign]), and declines runs that the worker cannot do ([Ledger.Limit]).
 func (l *Ledger) Through(client *locks.Client, own func(job string) *jobs.Job, can func(Need) bool) *Ledger {
-	through := New(client.Redis(), client.Space())
+	through := New(client.Extension().Redis(), client.Space())
 	through.LimitArgs(l.maxArgs)
 	through.Sign(l.signing, own)
 	through.Remember()
@@ -219,7 +219,7 @@ func shelfOf(text string) Shelf {
 	return Shelf{queue, Need(need)}
 }
 
-// Notices that scripts send to all sessions: see locks.Options.OnNotice.
+// Notices that scripts send to all sessions: see [locks.ExtensionOptions].
 const (
 	NoticeAside = "aside" // runs were set aside: [Ledger.Pick]
 	// a worker has left, and with it perhaps definitions or duty: [Ledger.Leave]

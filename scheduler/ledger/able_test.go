@@ -253,11 +253,11 @@ func TestAllPlacesAreFound(t *testing.T) {
 func TestWorkersReceiveANoticeOfTheFirstRunThatIsSetAside(t *testing.T) {
 	each(t, func(f *fixture) {
 		told := make(chan struct{}, 10)
-		client, err := locks.Open(f.Context(), f.rdb, locks.Options{Namespace: f.namespace, Name: "w", OnNotice: func(notice string) {
+		client, err := locks.Open(f.Context(), f.rdb, locks.Options{Namespace: f.namespace, Name: "w", Extension: locks.ExtensionOptions{OnNotice: func(notice string) {
 			if notice == ledger.NoticeAside {
 				told <- struct{}{}
 			}
-		}})
+		}}})
 		if err != nil {
 			t.Fatal(err)
 		}

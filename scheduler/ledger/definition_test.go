@@ -162,7 +162,7 @@ func TestDefinitionsAreStoredInFormatOneBesideAnOlderBuild(t *testing.T) {
 		f.wantDefinitions("after the raise", 1)
 		f.finish(running, ledger.OutcomeSuccess, ledger.FinishRecorded)
 		limited := *f
-		limited.Ledger = ledger.New(client.Redis(), client.Space())
+		limited.Ledger = ledger.New(client.Extension().Redis(), client.Space())
 		limited.Limit(func(ledger.Need) bool { return true })
 		for _, d := range append(due[1:], ledger.Due{Run: "j#d", N: 1, Queue: "default"}) {
 			a := limited.claim(client, d, ledger.ClaimGranted)
@@ -182,7 +182,7 @@ func TestAGrantThatIsRepeatedBringsTheDefinition(t *testing.T) {
 		client := f.session("w")
 		limited := func() *fixture {
 			own := *f
-			own.Ledger = ledger.New(client.Redis(), client.Space())
+			own.Ledger = ledger.New(client.Extension().Redis(), client.Space())
 			own.Limit(func(ledger.Need) bool { return true })
 			return &own
 		}
@@ -201,7 +201,7 @@ func TestNoRunBeginsWithoutItsDefinition(t *testing.T) {
 	each(t, func(f *fixture) {
 		client := f.session("w")
 		limited := *f
-		limited.Ledger = ledger.New(client.Redis(), client.Space())
+		limited.Ledger = ledger.New(client.Extension().Redis(), client.Space())
 		limited.Limit(func(ledger.Need) bool { return true })
 		n := 0
 		for name, damage := range map[string]func(key string) error{
@@ -544,7 +544,7 @@ func TestTheNextRunRestoresALostDefinition(t *testing.T) {
 	each(t, func(f *fixture) {
 		client := f.session("w")
 		limited := *f
-		limited.Ledger = ledger.New(client.Redis(), client.Space())
+		limited.Ledger = ledger.New(client.Extension().Redis(), client.Space())
 		limited.Limit(func(ledger.Need) bool { return true })
 		f.job.Overlap = jobs.OverlapAllow
 		definition, _, err := f.job.Definition()

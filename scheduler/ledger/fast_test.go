@@ -409,7 +409,7 @@ func TestLargeArgsAndOutputsSurviveTogether(t *testing.T) {
 			if got := string(claimed.Args); got != args(i) {
 				f.Errorf("%s got args %.10s... of %d bytes, want %.10s... of %d", claims[i].Due.Run, got, len(got), args(i), len(args(i)))
 			}
-			claims[i].Request.Granted(f.Context(), claimed.Grant()).Freeing()
+			w.Extension().Freeing(claims[i].Request.Granted(f.Context(), claimed.Grant()))
 			finishes = append(finishes, ledger.Finish{Run: claimed.Record.ID, Job: job, Token: claimed.Record.Last().Token,
 				Hold: claims[i].Request.ID(), Outcome: ledger.OutcomeSuccess, Output: output(i)})
 		}

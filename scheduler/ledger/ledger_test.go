@@ -192,7 +192,7 @@ func (a attempt) token() locks.Token { return a.Record.Last().Token }
 
 func (f *fixture) request(client *locks.Client) *locks.Request {
 	f.Helper()
-	request, err := client.Begin()
+	request, err := client.Extension().Begin()
 	if err != nil {
 		f.Fatal(err)
 	}

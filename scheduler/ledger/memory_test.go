@@ -29,7 +29,7 @@ func (f *fixture) worker(name string) *worker {
 	f.Helper()
 	client := f.session(name)
 	own := *f
-	own.Ledger = ledger.New(client.Redis(), client.Space())
+	own.Ledger = ledger.New(client.Extension().Redis(), client.Space())
 	own.Remember()
 	return &worker{fixture: &own, client: client}
 }
@@ -697,7 +697,7 @@ func TestAnEndIsAssertedWholeOrNotAtAll(t *testing.T) {
 			f.lose(a)
 			left := new(atomic.Int64)
 			left.Store(int64(sent))
-			a.client.Redis().AddHook(dying{left})
+			a.client.Extension().Redis().AddHook(dying{left})
 			err := a.Assert(f.Context(), a.client.Session(), a.lost, "config", []*jobs.Job{a.job})
 			left.Store(1000) // to close its session
 			record, _, found := f.Find(f.Context(), run.Run)

@@ -65,7 +65,7 @@ func TestAPollCostsTheSameHoweverManyRunsAreOutstanding(t *testing.T) {
 	f := alone(t)
 	w := f.worker("w")
 	var counted commands
-	w.client.Redis().AddHook(&counted)
+	w.client.Extension().Redis().AddHook(&counted)
 	names := make([]string, 250)
 	for i := range names {
 		names[i] = fmt.Sprintf("job%03d", i)
@@ -101,7 +101,7 @@ func TestManyChangesInOnePollReadNothingAnew(t *testing.T) {
 		f.tick(f.job, cursor, 1, ledger.VerdictRun)
 		w.hear()
 		var counted commands
-		w.client.Redis().AddHook(&counted)
+		w.client.Extension().Redis().AddHook(&counted)
 		for i := range 24 {
 			f.tick(f.job, cursor.Add(time.Duration(1+100*i)*time.Second), 100, ledger.VerdictRun)
 		}

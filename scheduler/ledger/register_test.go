@@ -73,7 +73,7 @@ func TestARegistrationThatRunsOutOfTimeKeepsWhatWasAnswered(t *testing.T) {
 		ctx, cancel := context.WithCancel(f.Context())
 		defer cancel()
 		calls := 0
-		w.client.Redis().AddHook(registering(func(_ context.Context, send func() error) error {
+		w.client.Extension().Redis().AddHook(registering(func(_ context.Context, send func() error) error {
 			calls++
 			err := send()
 			if calls == 2 {
@@ -102,7 +102,7 @@ func TestADefinitionThatCannotBeWrittenDisturbsNoOtherBatch(t *testing.T) {
 	each(t, func(f *fixture) {
 		w, definitions := f.forgotten(ledger.RegisterBatch + 10)
 		definitions[ledger.RegisterBatch+5].Args = json.RawMessage("{") // not JSON
-		w.client.Redis().AddHook(registering(func(ctx context.Context, send func() error) error {
+		w.client.Extension().Redis().AddHook(registering(func(ctx context.Context, send func() error) error {
 			err := send()
 			select {
 			case <-ctx.Done():

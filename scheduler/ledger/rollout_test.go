@@ -245,7 +245,7 @@ func TestADefinitionThatAnOlderBuildMayCarryDoesNotGiveWayAtOnce(t *testing.T) {
 	each(t, func(f *fixture) {
 		v := versions("one", "two")
 		shows := func(client *locks.Client, card string) {
-			if err := client.SetCard(f.Context(), []byte(card)); err != nil {
+			if err := client.Extension().SetCard(f.Context(), []byte(card)); err != nil {
 				f.Fatal(err)
 			}
 		}

@@ -192,8 +192,8 @@ func (m *meter) open(ctx context.Context, rdb *redis.Client) (err error) {
 	if m.calm, err = locks.Open(ctx, rdb, locks.Options{Namespace: m.namespace + "-calm", Name: "scale", Grace: -1}); err != nil {
 		return err
 	}
-	m.ledger = ledger.New(m.locks.Redis(), m.locks.Space())
-	m.told = ledger.New(m.locks.Redis(), m.locks.Space())
+	m.ledger = ledger.New(m.locks.Extension().Redis(), m.locks.Space())
+	m.told = ledger.New(m.locks.Extension().Redis(), m.locks.Space())
 	m.told.Remember()
 	m.queue, err = queue.New(rdb, m.namespace)
 	return err

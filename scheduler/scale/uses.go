@@ -128,7 +128,9 @@ func (m *meter) usesOfLocks() []use {
 			}
 			return joined.Release()
 		}},
-		{"a card of 15 KiB", nil, func(ctx context.Context) error { return m.locks.SetCard(ctx, []byte(`{"a":`+quoted(15<<10)+"}")) }},
+		{"a card of 15 KiB", nil, func(ctx context.Context) error {
+			return m.locks.Extension().SetCard(ctx, []byte(`{"a":`+quoted(15<<10)+"}"))
+		}},
 		{"permits are undeclared", func(ctx context.Context) error {
 			_, err := m.locks.Declare(ctx, "short-lived", locks.PermitLimit{Permits: 10, Version: 1})
 			return err
@@ -353,7 +355,7 @@ func (m *meter) usesOfRuns() []use {
 func (m *meter) work(ctx context.Context, job *jobs.Job, runs []*ledger.Enqueued, output string) error {
 	var claims []ledger.Claim
 	for _, run := range runs {
-		request, err := m.locks.Begin()
+		request, err := m.locks.Extension().Begin()
 		if err != nil {
 			return err
 		}
@@ -365,8 +367,8 @@ func (m *meter) work(ctx context.Context, job *jobs.Job, runs []*ledger.Enqueued
 			return fmt.Errorf("claim of %s: %+v", runs[i].Run, claimed)
 		}
 		hold := claims[i].Request.Granted(ctx, claimed.Grant())
-		hold.Freeing()
-		defer hold.Released()
+		m.locks.Extension().Freeing(hold)
+		defer m.locks.Extension().Released(hold)
 		finishes = append(finishes, ledger.Finish{Run: runs[i].Run, Job: job, Token: hold.Token(), Hold: hold.ID(), Outcome: ledger.OutcomeSuccess,
 			Output: output})
 	}
@@ -440,7 +442,7 @@ func (m *meter) usesOfOperators() []use {
 			if err != nil {
 				return err
 			}
-			request, err := client.Begin()
+			request, err := client.Extension().Begin()
 			if err != nil {
 				return err
 			}
@@ -470,10 +472,10 @@ func (m *meter) usesOfOperators() []use {
 		}, func(ctx context.Context) error {
 			_, err := m.ledger.Asked(ctx, m.locks.Session())
 			for i, c := range claimed {
-				holds[i].Freeing()
+				m.locks.Extension().Freeing(holds[i])
 				_, failed := m.ledger.Finish(ctx, ledger.Finish{Run: c.Record.ID, Job: m.job, Token: holds[i].Token(), Hold: holds[i].ID(),
 					Outcome: ledger.OutcomeSuccess})
-				holds[i].Released()
+				m.locks.Extension().Released(holds[i])
 				err = errors.Join(err, failed)
 			}
 			return err
@@ -497,7 +499,7 @@ func (m *meter) usesOfOperators() []use {
 			if err := one(blocked)(ctx); err != nil {
 				return err
 			}
-			request, err := m.locks.Begin()
+			request, err := m.locks.Extension().Begin()
 			if err != nil {
 				return err
 			}

@@ -20,7 +20,7 @@ func (w *Worker) adopt(ctx context.Context, request queue.Request) error {
 	if err != nil {
 		return err
 	}
-	session, err := w.locks.Certain()
+	session, err := w.locks.Extension().Certain()
 	if err != nil {
 		return fmt.Errorf("%w: %w", queue.ErrLater, err)
 	}

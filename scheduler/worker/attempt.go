@@ -47,7 +47,7 @@ func (w *Worker) claimAll(due []ledger.Due) (unsettled int, settled <-chan struc
 		claims = append(claims, ledger.Claim{Request: request, Due: d})
 	}
 	call, cancel := context.WithTimeout(w.calls, callLimit)
-	claimed := w.ledger.ClaimAll(call, claims, w.locks.ReserveAfter())
+	claimed := w.ledger.ClaimAll(call, claims, w.locks.Extension().ReserveAfter())
 	cancel()
 	done := make(chan struct{}, len(claims))
 	for i, c := range claims {
@@ -107,7 +107,8 @@ func (w *Worker) follow(request *locks.Request, due ledger.Due, before []string,
 			w.attempt.Go(func() { w.leavePlace(crashed, claimed, ended) })
 		}
 	case claimed.Outcome == ledger.ClaimSessionEnded:
-		w.locks.Doubt()   // else this worker fetches and pushes runs until its next renewal
+		// Otherwise this worker fetches and pushes runs until its next renewal.
+		w.locks.Extension().Doubt()
 		w.pusher.Add(due) // for a worker that has a session
 	case claimed.Outcome == ledger.ClaimLater:
 		w.pusher.Add(claimed.Due...)
@@ -176,7 +177,7 @@ func (w *Worker) sendClaim(request *locks.Request, due ledger.Due, before []stri
 	_ = ledger.Insist(func() (done bool, err error) {
 		call, cancel := context.WithTimeout(w.calls, callLimit)
 		defer cancel()
-		claimed, err = send(call, request, due, w.locks.ReserveAfter(), before)
+		claimed, err = send(call, request, due, w.locks.Extension().ReserveAfter(), before)
 		switch {
 		case err == nil:
 			return true, nil
@@ -279,7 +280,8 @@ func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed) []ledger.Due {
 		w.abandon(finish, log)
 		return nil
 	}
-	hold.Freeing() // from here on Redis may no longer have the hold although it was not revoked
+	// From here on Redis may no longer have the hold although it was not revoked.
+	w.locks.Extension().Freeing(hold)
 	if finish.Outcome == ledger.OutcomeSuccess {
 		finished = w.ends.Finish(w.calls, finish)
 	}
@@ -294,7 +296,7 @@ func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed) []ledger.Due {
 		}
 		return nil
 	}
-	hold.Released()
+	w.locks.Extension().Released(hold)
 	level := slog.LevelInfo
 	if finished.State == ledger.StateFailed {
 		level = slog.LevelWarn
@@ -314,7 +316,7 @@ func (w *Worker) handBack(hold *locks.Hold, claimed *ledger.Claimed) {
 	w.attempt.Go(func() {
 		pause := ledger.ResendFirst
 		for { // not by ledger.Insist: the pause grows only while Redis does not reply
-			session, err := w.locks.Certain()
+			session, err := w.locks.Extension().Certain()
 			if err == nil && session == hold.Session() {
 				return // the session lives, and only the hold has ended: the sweep decides
 			}

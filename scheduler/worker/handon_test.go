@@ -144,7 +144,7 @@ func TestSlotIsPassedToNoRunThatWasDueLater(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	request, err := f.client().Begin()
+	request, err := f.client().Extension().Begin()
 	if err != nil {
 		t.Fatal(err)
 	}

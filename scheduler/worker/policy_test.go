@@ -276,7 +276,7 @@ func TestAWorkerRunsOneRunAtATimeThatHasCrashedBefore(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		request, err := client.Begin()
+		request, err := client.Extension().Begin()
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -28,7 +28,7 @@ func (w *Worker) Unready() error {
 	case w.draining.Load():
 		return errors.New("the worker drains")
 	}
-	if _, err := w.locks.Certain(); err != nil {
+	if _, err := w.locks.Extension().Certain(); err != nil {
 		return fmt.Errorf("%w: %w", ErrRedis, err)
 	}
 	if err := w.refusal.Load(); err != nil {
@@ -43,7 +43,7 @@ func (w *Worker) ID() locks.SessionID {
 	if !w.begun.Load() {
 		return ""
 	}
-	id, err := w.locks.Certain()
+	id, err := w.locks.Extension().Certain()
 	if err != nil {
 		return ""
 	}

@@ -47,8 +47,7 @@ type Options struct {
 	// that it does not have.
 	Pusher *Pusher
 
-	// Locks configure the worker's session. The worker sets Card, OnOffer, OnNotice, Recover and
-	// Logger itself.
+	// Locks configure the worker's session. The worker sets Card, Logger and Extension itself.
 	Locks locks.Options
 
 	Concurrency  int            // attempts at a time; default 8
@@ -328,7 +327,7 @@ func (w *Worker) show(ctx context.Context) {
 	now := w.load()
 	var err error
 	for most := shownStuck; ; most /= 2 {
-		err = w.locks.SetCard(call, w.card(state, now, most))
+		err = w.locks.Extension().SetCard(call, w.card(state, now, most))
 		if most == 0 || !errors.Is(err, locks.ErrInvalid) { // else it is too large
 			break
 		}
@@ -399,12 +398,12 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	defer w.often.Flush(running, true)
 
 	options := w.o.Locks
-	options.Card, options.OnNotice, options.Recover, options.Logger = w.card("ready", load{}, 0), w.notice, w.recover, w.log
-	options.OnOffer = func() {
+	options.Card, options.Logger = w.card("ready", load{}, 0), w.log
+	options.Extension = locks.ExtensionOptions{Recover: w.recover, OnNotice: w.notice, OnOffer: func() {
 		if s := w.loop.Load(); s != nil {
 			s.Wake()
 		}
-	}
+	}}
 	if w.locks, err = locks.Open(ctx, w.o.Redis, options); err != nil {
 		return fmt.Errorf("start worker: %w", err)
 	}
@@ -440,7 +439,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 			w.ready.Store(true)
 			w.log.InfoContext(ctx, "worker is ready", "worker", w.locks.Session(), "slots", w.o.Concurrency, "jobs", len(begun.jobs))
 		},
-		OnRepeated: w.o.OnRepeated, Served: w.served, Paused: w.queue.AllPaused, Stop: w.stop, Drain: end, Aside: w.someAside, Drift: w.drift, Doubt: w.locks.Doubt, Logger: w.log,
+		OnRepeated: w.o.OnRepeated, Served: w.served, Paused: w.queue.AllPaused, Stop: w.stop, Drain: end, Aside: w.someAside, Drift: w.drift, Doubt: w.locks.Extension().Doubt, Logger: w.log,
 		MaxHistory: w.o.MaxHistory, HistoryEvery: w.o.HistoryEvery,
 	})
 	if err != nil {
@@ -512,7 +511,7 @@ func (w *Worker) recover(ctx context.Context, session locks.SessionID, loss stri
 
 // begin opens a request, on a session that OnSession has received.
 func (w *Worker) begin() (*locks.Request, error) {
-	request, err := w.locks.Begin()
+	request, err := w.locks.Extension().Begin()
 	if err == nil {
 		w.tell(request.Session())
 	}
@@ -523,7 +522,7 @@ func (w *Worker) begin() (*locks.Request, error) {
 // when a session is cut off until the next one is open, each fetched delivery could only be pushed
 // again, to the end of its queue.
 func (w *Worker) canBegin() bool {
-	_, err := w.locks.Certain()
+	_, err := w.locks.Extension().Certain()
 	return !errors.Is(err, locks.ErrNoSession) // a doubt about a session does not refuse a claim
 }
 

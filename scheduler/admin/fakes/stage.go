@@ -67,7 +67,7 @@ func (s *Stage) Close(client *locks.Client) {
 // Claim asks for a run.
 func (s *Stage) Claim(client *locks.Client, due ledger.Due) (*ledger.Claimed, *locks.Request) {
 	s.tb.Helper()
-	request, err := client.Begin()
+	request, err := client.Extension().Begin()
 	if err != nil {
 		s.tb.Fatal(err)
 	}

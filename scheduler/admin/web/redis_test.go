@@ -113,7 +113,7 @@ func TestReaderFollowsWhatHappens(t *testing.T) {
 		if err != nil || finished.Verdict != ledger.FinishRecorded {
 			t.Fatalf("finish: %+v, %v", finished, err)
 		}
-		holdA.Released()
+		web.Extension().Released(holdA)
 
 		run, output, err := s.reader.Run(ctx, "bills#a")
 		if err != nil {
