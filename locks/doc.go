@@ -8,19 +8,23 @@
 //
 // Which call to use:
 //
+//   - [Open] returns the [Client] of this process. [Client.Close] ends it.
 //   - [Client.Acquire] waits until the whole bundle is free. [Wait] bounds the waiting.
 //   - [Client.TryAcquire] never waits. The error names the holder in the way.
 //   - [Exclusive], [Shared], [AtMost] and [Permits] set the mode of each resource. A bundle can mix
-//     them.
+//     them. [Client.Declare] sets how many permits a resource has.
 //   - Package rule declares the locks of a function beside it, by names made from its arguments.
 //   - [Hold.Context] is the context to work under. It ends while the lock is still yours.
 //   - [Hold.Token] goes to every system that can refuse an older token. Nothing else protects it
 //     from the late writes of a paused process.
+//   - [Hold.Release] passes the bundle on to the waiters.
 //   - [Client.Acquire] with a hold's context asks for more under that hold. [Client.Join] enters
 //     the hold of another process.
 //   - [MaxHold], [MinHold] and [CrashDelay] bound a hold from above and from below.
 //   - [Space.Read], [Space.HeldBy] and [Space.Sessions] list holders, waiters and live sessions
 //     without taking a lock. [Space.Revoke] takes a lock back.
+//   - [Client.Extension] is for a program that grants bundles in scripts of its own, as the ledger
+//     of the scheduler does. No other program needs it, or its [Request] and [Grant].
 //
 // README.md beside this file shows how locks of other libraries translate to these calls.
 //
