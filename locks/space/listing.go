@@ -21,16 +21,8 @@ type Space struct {
 	keys []string
 }
 
-// New returns the space of a namespace: 1 to 64 letters, digits, - and _. It sends commands through
-// rdb, which the caller keeps and closes. It dials nothing.
-func New(rdb redis.UniversalClient, namespace string) (*Space, error) {
-	if err := CheckNamespace(namespace); err != nil {
-		return nil, err
-	}
-	return On(rdb, KeysOf(namespace)), nil
-}
-
-// On returns the space of keys that [KeysOf] returned.
+// On returns the space of keys that [KeysOf] returned. It sends commands through rdb, which the
+// caller keeps and closes. It dials nothing.
 func On(rdb redis.UniversalClient, keys []string) *Space { return &Space{rdb, keys} }
 
 // Keys returns the keys of the space in the order in which [Link] expects them, at the front of
