@@ -265,15 +265,12 @@ func (d *demo) runWorker(ctx context.Context, name string) (pid int, ended strin
 	case <-ctx.Done():
 		_ = child.Process.Signal(syscall.SIGTERM) // it may have exited already
 		select {
-		case err = <-done:
+		case <-done:
 		case <-d.again:
 			_ = child.Process.Kill()
-			err = <-done
+			<-done
 		}
-		if err != nil {
-			err = nil // it was told to end, so how it ended does not matter
-		}
-		return child.Process.Pid, "", nil
+		return child.Process.Pid, "", nil // it was told to end, so how it ended does not matter
 	}
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
