@@ -42,7 +42,7 @@ Exits with 3 if there are errors; warnings alone exit with 0, unless --strict tu
 		if next < 0 {
 			return misuse(cmd, "--next %d is negative", next)
 		}
-		paths := configs.Find(append(t.flags.config, args...), nil)
+		paths := configs.Find(append(t.configPaths, args...), nil)
 		if len(paths) == 0 {
 			return refuse("no config to check: name a file or folder, set LOCKSTEP_CONFIG, or write ./lockstep.yaml")
 		}

@@ -72,7 +72,7 @@ is shown as written.`,
 	}
 	output := outputFlag(cmd, tables, asJSON, asYAML)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		options := t.loadOptions(cmd, configs.Find(t.flags.config, nil))
+		options := t.loadOptions(cmd, configs.Find(t.configPaths, nil))
 		options.Origins = true
 		config, err := readConfig(options)
 		if problems, ok := errors.AsType[configs.Problems](err); ok && len(args) == 0 {

@@ -37,7 +37,7 @@ that the config does not have are not looked up in Redis. If a limit would not c
 	}
 	output := outputFlag(cmd, text, asJSON, asYAML)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		paths := configs.Find(t.flags.config, nil)
+		paths := configs.Find(t.configPaths, nil)
 		if len(paths) == 0 {
 			return refuse("no config: name a file with -c, set LOCKSTEP_CONFIG, or write ./lockstep.yaml")
 		}

@@ -21,14 +21,6 @@ import (
 	"lockstep/scheduler/worker"
 )
 
-// globalFlags are the flags of every command.
-type globalFlags struct {
-	config []string
-	redis  string // read by configs, like redisPasswordFile; a flag needs a variable
-
-	redisPasswordFile string
-}
-
 // flagKeys maps flags to settings.
 var flagKeys = map[string]string{
 	"redis": "redis.url",
@@ -75,7 +67,7 @@ func (t *tool) connect(cmd *cobra.Command) (*connection, error) {
 // reach is connect without the format check.
 func (t *tool) reach(cmd *cobra.Command) (*connection, error) {
 	ctx := cmd.Context()
-	config, err := t.load(cmd, configs.Find(t.flags.config, nil), true)
+	config, err := t.load(cmd, configs.Find(t.configPaths, nil), true)
 	if err != nil {
 		return nil, err
 	}

@@ -65,7 +65,7 @@ into errors.`,
 	output := outputFlag(cmd, tables, asJSON, asYAML)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if acl {
-			config, err := t.load(cmd, configs.Find(t.flags.config, nil), false)
+			config, err := t.load(cmd, configs.Find(t.configPaths, nil), false)
 			if err != nil {
 				return err
 			}
@@ -179,7 +179,7 @@ func (d *doctor) format(ctx context.Context, conn *connection, _ *configs.Config
 
 // config checks the config files and returns the config, or nil if there is none or it has errors.
 func (d *doctor) config(cmd *cobra.Command) *configs.Config {
-	paths := configs.Find(d.flags.config, nil)
+	paths := configs.Find(d.configPaths, nil)
 	if len(paths) == 0 {
 		d.say(levelOK, "config", "", "no config file here: settings come from the environment and from flags")
 	}

@@ -219,7 +219,7 @@ func (t *tool) produce(cmd *cobra.Command, conn *connection, name string, reques
 
 // configured returns the definition of a job in the config, or else the names of the other jobs.
 func (t *tool) configured(cmd *cobra.Command, name string) (job *jobs.Job, others []string, err error) {
-	paths := configs.Find(t.flags.config, nil)
+	paths := configs.Find(t.configPaths, nil)
 	if len(paths) == 0 {
 		return nil, nil, nil
 	}

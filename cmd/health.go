@@ -24,7 +24,7 @@ an outage of Redis is no reason to restart workers. For a worker on another port
 LOCKSTEP_ADMIN__LISTEN.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			config, err := t.load(cmd, configs.Find(t.flags.config, nil), true)
+			config, err := t.load(cmd, configs.Find(t.configPaths, nil), true)
 			if err != nil {
 				return err
 			}

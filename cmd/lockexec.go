@@ -213,7 +213,7 @@ func (t *tool) namesRedis(cmd *cobra.Command, chain []string) error {
 	if len(chain) == 0 {
 		return nil
 	}
-	config, err := t.load(cmd, configs.Find(t.flags.config, nil), true)
+	config, err := t.load(cmd, configs.Find(t.configPaths, nil), true)
 	if err != nil {
 		return err
 	}
@@ -230,7 +230,7 @@ func (t *tool) permitsOf(cmd *cobra.Command, wanted []string) (map[string]locks.
 	if len(wanted) == 0 {
 		return nil, nil
 	}
-	options := t.loadOptions(cmd, configs.Find(t.flags.config, nil))
+	options := t.loadOptions(cmd, configs.Find(t.configPaths, nil))
 	options.SettingsOnly, options.Permits = true, true
 	config, err := t.told(readConfig(options))
 	if err != nil {

@@ -69,7 +69,7 @@ type tool struct {
 	stdout, stderr io.Writer
 	parent         *upward // nil except in a working child
 
-	flags globalFlags
+	configPaths []string // of --config
 
 	log atomic.Pointer[slog.Logger] // of a worker, for its last message; nil in other commands
 

@@ -24,14 +24,14 @@ in Redis. The commands below that inspect or act work directly on Redis; they ne
 	root.SetErr(t.stderr)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return misuse(cmd, "%v", err) })
 	flags := root.PersistentFlags()
-	flags.StringArrayVarP(&t.flags.config, "config", "c", nil,
+	flags.StringArrayVarP(&t.configPaths, "config", "c", nil,
 		"config `FILE` or folder, repeatable (default: $LOCKSTEP_CONFIG, else ./lockstep.yaml)")
-	flags.StringVar(&t.flags.redis, "redis", "", "`URL` of Redis (default: $LOCKSTEP_REDIS__URL, $REDIS_URL, the config, a running demo)")
+	url := flags.String("redis", "", "`URL` of Redis (default: $LOCKSTEP_REDIS__URL, $REDIS_URL, the config, a running demo)")
 
-	flags.StringVar(&t.flags.redisPasswordFile, "redis-password-file", "", "`FILE` with the password of Redis (default: redis.password_file)")
+	flags.String("redis-password-file", "", "`FILE` with the password of Redis (default: redis.password_file)")
 	root.PersistentPreRun = func(*cobra.Command, []string) {
 		// A working child has the arguments of its parent, which has already warned.
-		if u := t.flags.redis; t.parent == nil && jobs.SafeURL(u) != u {
+		if u := *url; t.parent == nil && jobs.SafeURL(u) != u {
 			fmt.Fprintf(t.stderr, "lockstep: warning: --redis %s: the arguments of a process are visible to every user of this host; "+
 				"put the password into a file and name it with --redis-password-file, or put the URL into REDIS_URL\n", jobs.SafeURL(u))
 		}

@@ -70,7 +70,7 @@ and exits with 1. OnStop is not called if the drain leaves work behind.`,
 			ctx, cancel, abort = untilEOF(ctx, os.Stdin)
 			defer cancel()
 		}
-		paths := configs.Find(t.flags.config, nil)
+		paths := configs.Find(t.configPaths, nil)
 		if len(paths) == 0 {
 			return refuse("no config: name a file with -c, set LOCKSTEP_CONFIG, or write ./lockstep.yaml (to try it first: lockstep demo)")
 		}
