@@ -144,8 +144,7 @@ func open(ctx context.Context, settings configs.Redis) (redis.UniversalClient, e
 	if errors.Is(err, redis.Nil) { // PING itself never returns it
 		return nil, exit(exitRedis, fmt.Errorf("the Sentinels of %s know no such master: check ?master= in redis.url", settings.SafeURL()))
 	}
-	var refusal redis.Error
-	if errors.As(err, &refusal) { // Redis has replied
+	if _, replied := errors.AsType[redis.Error](err); replied {
 		return nil, exit(exitRedis, fmt.Errorf("the Redis at %s refuses: %w; check user and password in redis.url or redis.password_file",
 			settings.SafeURL(), err))
 	}

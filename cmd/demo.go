@@ -272,8 +272,7 @@ func (d *demo) runWorker(ctx context.Context, name string) (pid int, ended strin
 		}
 		return child.Process.Pid, "", nil // it was told to end, so how it ended does not matter
 	}
-	var exit *exec.ExitError
-	if errors.As(err, &exit) {
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 		if status, ok := exit.Sys().(syscall.WaitStatus); ok && status.Signaled() {
 			return child.Process.Pid, status.Signal().String(), nil
 		}

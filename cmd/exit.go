@@ -68,8 +68,7 @@ func codeOf(ctx context.Context, stderr io.Writer, log *slog.Logger, err error) 
 	if errors.Is(err, locks.ErrFormat) {
 		code = exitUsage
 	}
-	var known *exitError
-	if errors.As(err, &known) {
+	if known, ok := errors.AsType[*exitError](err); ok {
 		code = known.code
 		if known.err == nil {
 			return code
