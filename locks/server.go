@@ -302,22 +302,8 @@ func (s server) judge(lease time.Duration) (findings []Finding) {
 	return findings
 }
 
-// parseVersion reads the three numbers of a version; the last may be missing.
+// parseVersion reads the three numbers of a version; the last may be missing, as in 8.4-rc1.
 func parseVersion(text string) (version [3]int, ok bool) {
-	parts := strings.SplitN(text, ".", 3)
-	if len(parts) < 2 {
-		return version, false
-	}
-	for i, part := range parts {
-		end := strings.IndexFunc(part, func(r rune) bool { return r < '0' || r > '9' }) // 8.4-rc1
-		if end > 0 && i > 0 {
-			part = part[:end]
-		}
-		n, err := strconv.Atoi(part)
-		if err != nil {
-			return version, false
-		}
-		version[i] = n
-	}
-	return version, true
+	n, _ := fmt.Sscanf(text, "%d.%d.%d", &version[0], &version[1], &version[2])
+	return version, n >= 2
 }
