@@ -5,8 +5,6 @@ import (
 	"errors"
 	"log/slog"
 	"os"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -77,30 +75,22 @@ func (l *subscriber) hear(message any) {
 	case *redis.Subscription:
 		l.session.recompare()
 	case *redis.Message:
-		fields := strings.Split(m.Payload, "\x1f")
+		news := space.ToReply(m.Payload)
+		kind, revision, id := news.At(0), uint64(news.NumberAt(1)), HoldID(news.At(2))
+		program := l.session.client.extension
 		switch {
-		case fields[0] == "g" && len(fields) == 5:
-			revision, err := strconv.ParseUint(fields[1], 10, 64)
-			token, err2 := ParseToken(fields[3])
-			if err != nil || err2 != nil {
-				return
+		case kind == "g" && len(news) == 5:
+			if token, err := ParseToken(news.At(3)); err == nil {
+				l.session.granted(id, grant{token, space.Time(news.NumberAt(4))}, revision)
 			}
-			since := space.Time(space.Int(fields[4]))
-			l.session.granted(HoldID(fields[2]), grant{token, since}, revision)
-		case fields[0] == "r" && len(fields) == 5:
-			revision, err := strconv.ParseUint(fields[1], 10, 64)
-			if err != nil {
-				return
-			}
-			l.session.revoked(HoldID(fields[2]), space.Asked{Force: Force(fields[3]), Revocation: space.ParseRevocation(fields[4])}, revision)
-		case fields[0] == "a" && len(fields) == 3:
-			if revision, err := strconv.ParseUint(fields[1], 10, 64); err == nil {
-				l.session.unqueued(HoldID(fields[2]), revision)
-			}
-		case fields[0] == "o" && l.session.client.extension.OnOffer != nil:
-			l.session.client.extension.OnOffer()
-		case fields[0] == "n" && len(fields) == 2 && l.session.client.extension.OnNotice != nil:
-			l.session.client.extension.OnNotice(fields[1])
+		case kind == "r" && len(news) == 5:
+			l.session.revoked(id, space.Asked{Force: Force(news.At(3)), Revocation: space.ParseRevocation(news.At(4))}, revision)
+		case kind == "a" && len(news) == 3:
+			l.session.unqueued(id, revision)
+		case kind == "o" && program.OnOffer != nil:
+			program.OnOffer()
+		case kind == "n" && len(news) == 2 && program.OnNotice != nil:
+			program.OnNotice(news.At(1))
 		}
 	}
 }
