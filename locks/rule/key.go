@@ -288,7 +288,7 @@ func (e *expansion) resolve(path []step) (string, *openList, error) {
 		if s.name == "" {
 			list, ok := value.([]any)
 			if !ok {
-				return "", nil, e.problem(parent, "is "+kind(value)+", not a list")
+				return "", nil, e.key.problem(parent, "is "+kind(value)+", not a list")
 			}
 			index := s.index
 			if index == each {
@@ -298,7 +298,7 @@ func (e *expansion) resolve(path []step) (string, *openList, error) {
 			}
 			field += "[" + strconv.Itoa(index) + "]"
 			if index >= len(list) {
-				return "", nil, e.problem(field, fmt.Sprintf("is missing: the list has %d elements", len(list)))
+				return "", nil, e.key.problem(field, fmt.Sprintf("is missing: the list has %d elements", len(list)))
 			}
 			value = list[index]
 			continue
@@ -309,10 +309,10 @@ func (e *expansion) resolve(path []step) (string, *openList, error) {
 		field += s.name
 		object, ok := value.(map[string]any)
 		if !ok && !(parent == "" && value == nil) { // no arguments at all: the field is missing
-			return "", nil, e.problem(parent, "is "+kind(value)+", not an object")
+			return "", nil, e.key.problem(parent, "is "+kind(value)+", not an object")
 		}
 		if value, ok = object[s.name]; !ok {
-			return "", nil, e.problem(field, "is missing")
+			return "", nil, e.key.problem(field, "is missing")
 		}
 	}
 	switch value := value.(type) {
@@ -323,17 +323,18 @@ func (e *expansion) resolve(path []step) (string, *openList, error) {
 	case bool:
 		return strconv.FormatBool(value), nil, nil
 	default:
-		return "", nil, e.problem(field, "is "+kind(value)+"; want a string, a number or a bool")
+		return "", nil, e.key.problem(field, "is "+kind(value)+"; want a string, a number or a bool")
 	}
 }
 
 func (e *expansion) fault(problem string) error { return &KeyError{Key: e.key.text, Problem: problem} }
 
-func (e *expansion) problem(field, problem string) error {
+// problem returns the error of a field of the arguments; "" is the arguments themselves.
+func (k *Key) problem(field, problem string) error {
 	if field == "" {
-		return e.fault("the args are " + strings.TrimPrefix(problem, "is "))
+		problem = "the args are " + strings.TrimPrefix(problem, "is ")
 	}
-	return &KeyError{Key: e.key.text, Field: field, Problem: problem}
+	return &KeyError{Key: k.text, Field: field, Problem: problem}
 }
 
 func kind(value any) string {

@@ -24,10 +24,7 @@ func (k *Key) checkFields(t reflect.Type) error {
 		}
 		field, problem := walkType(t, part.path)
 		if problem != "" {
-			if field == "" {
-				return &KeyError{Key: k.text, Problem: "the args are " + strings.TrimPrefix(problem, "is ")}
-			}
-			return &KeyError{Key: k.text, Field: field, Problem: problem}
+			return k.problem(field, problem)
 		}
 	}
 	return nil
