@@ -101,18 +101,18 @@ func eventually(t testing.TB, what string, holds func() bool) {
 // waits returns the requests that wait in a space, in order.
 func waits(t testing.TB, c *locks.Client) []locks.WaitRecord {
 	t.Helper()
-	records, _, err := c.Space().Waits(within(t, patient))
+	listing, err := c.Space().Read(within(t, patient))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return records
+	return listing.Waits
 }
 
 func holds(t testing.TB, c *locks.Client) []locks.HoldRecord {
 	t.Helper()
-	records, _, err := c.Space().Holds(within(t, patient))
+	listing, err := c.Space().Read(within(t, patient))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return records
+	return listing.Holds
 }

@@ -103,9 +103,9 @@ func TestBadRequestsAreRefusedUnsent(t *testing.T) {
 		if want := slices.Compact(good); !slices.Equal(hold.Names(), want) {
 			t.Errorf("got %d names, want %d", len(hold.Names()), len(want))
 		}
-		if records, _, err := c.space.Holds(t.Context()); err != nil || len(records) != 1 ||
-			!slices.Equal(records[0].Names, hold.Names()) {
-			t.Errorf("listed as %.200v, %v", records, err)
+		if listing, err := c.space.Read(t.Context()); err != nil || len(listing.Holds) != 1 ||
+			!slices.Equal(listing.Holds[0].Names, hold.Names()) {
+			t.Errorf("listed as %.200v, %v", listing, err)
 		}
 		if err := hold.Release(); err != nil {
 			t.Error(err)

@@ -20,7 +20,7 @@ func TestGrantThatArrivesAfterItsMaxHoldIsOverAtOnce(t *testing.T) {
 		release(t, acquire(t, c, locks.Exclusive("a"))) // Redis has the scripts
 		var warm sync.WaitGroup
 		for range 8 { // connections are open; a new one would have to greet first
-			warm.Go(func() { _, _, _ = c.Space().Holds(t.Context()) })
+			warm.Go(func() { _, _ = c.Space().Read(t.Context()) })
 		}
 		warm.Wait()
 		p.Set(redistest.Faults{HoldReplies: true, Commands: []string{"evalsha"}})

@@ -141,10 +141,11 @@ func (c *Client) releaseTogether(t *testing.T, g *gate, holds []*Hold) {
 // sameHolds compares the content of Redis with the holds.
 func (c *Client) sameHolds(t *testing.T, holds []*Hold) {
 	t.Helper()
-	records, _, err := c.Space().Holds(t.Context())
+	listing, err := c.Space().Read(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
+	records := listing.Holds
 	if len(records) != len(holds) {
 		t.Errorf("redis has %d holds, want %d", len(records), len(holds))
 	}

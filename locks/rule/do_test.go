@@ -269,11 +269,11 @@ func TestBusyPolicies(t *testing.T) {
 			done <- rule.Do(t.Context(), c, r, nil, func(context.Context, *locks.Hold) error { worked++; return nil })
 		}()
 		for waits := 0; waits == 0; {
-			records, _, err := c.Space().Waits(within(t))
+			listing, err := c.Space().Read(within(t))
 			if err != nil {
 				t.Fatal(err)
 			}
-			waits = len(records)
+			waits = len(listing.Waits)
 		}
 		if err := held.Release(); err != nil {
 			t.Error(err)

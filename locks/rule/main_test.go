@@ -42,9 +42,9 @@ func openClient(t testing.TB, rdb redis.UniversalClient) *locks.Client {
 
 func holds(t testing.TB, c *locks.Client) []locks.HoldRecord {
 	t.Helper()
-	records, _, err := c.Space().Holds(within(t))
+	listing, err := c.Space().Read(within(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return records
+	return listing.Holds
 }

@@ -41,31 +41,8 @@ type Listing struct {
 const pageSize = 1000
 
 // Read lists the holds and waits of the given sessions, or of the whole space when none is given.
+// The waits of runs belong to the session "@".
 func (s *Space) Read(ctx context.Context, sessions ...SessionID) (*Listing, error) {
-	return s.read(ctx, "hw", sessions)
-}
-
-// Holds lists the holds of the given sessions, or all when none is given, and the server's time.
-func (s *Space) Holds(ctx context.Context, sessions ...SessionID) ([]HoldRecord, time.Time, error) {
-	listing, err := s.read(ctx, "h", sessions)
-	if err != nil {
-		return nil, time.Time{}, err
-	}
-	return listing.Holds, listing.At, nil
-}
-
-// Waits lists the waits of the given sessions in the order of their tickets, or all waits when none
-// is given, and the server's time. The waits of runs belong to the session "@".
-func (s *Space) Waits(ctx context.Context, sessions ...SessionID) ([]WaitRecord, time.Time, error) {
-	listing, err := s.read(ctx, "w", sessions)
-	if err != nil {
-		return nil, time.Time{}, err
-	}
-	return listing.Waits, listing.At, nil
-}
-
-// read lists holds (h), waits (w) or both.
-func (s *Space) read(ctx context.Context, kinds string, sessions []SessionID) (*Listing, error) {
 	listing := new(Listing)
 	ranges := [][2]string{{"-", "(~"}} // indexes of other things come after ~
 	if len(sessions) > 0 {
@@ -75,7 +52,7 @@ func (s *Space) read(ctx context.Context, kinds string, sessions []SessionID) (*
 		}
 	}
 	for _, r := range ranges {
-		for _, kind := range strings.Split(kinds, "") {
+		for _, kind := range []string{"h", "w"} {
 			if err := s.readRange(ctx, kind, r[0], r[1], listing); err != nil {
 				return nil, fmt.Errorf("read lock space: %w", err)
 			}

@@ -60,10 +60,11 @@ func TestListing(t *testing.T) {
 		r.do(t, claimLua, "run3", "s.b.11", "s.b", 1000, "xd")
 		r.do(t, "release", "s.b.10") // offers d to run3
 
-		holds, at, err := space.Holds(t.Context())
-		if err != nil || len(holds) != 1 {
-			t.Fatalf("got holds %+v, %v", holds, err)
+		listing, err := space.Read(t.Context())
+		if err != nil || len(listing.Holds) != 1 || len(listing.Waits) != 4 {
+			t.Fatalf("got %+v, %v", listing, err)
 		}
+		holds, waits, at := listing.Holds, listing.Waits, listing.At
 		if since := time.Since(at); since < -time.Minute || since > time.Minute {
 			t.Errorf("got server time %s", at)
 		}
@@ -71,10 +72,6 @@ func TestListing(t *testing.T) {
 		if h.ID != "s.b.1" || h.Session != "s.b" || h.Token == 0 || string(h.Info) != `{"i":1}` ||
 			!slices.Equal(h.Names, []string{"a", "b"}) || h.Since.After(at) || h.LeaseLeft <= 0 || h.LeaseLeft > time.Minute {
 			t.Errorf("got %+v", h)
-		}
-		waits, _, err := space.Waits(t.Context())
-		if err != nil || len(waits) != 4 {
-			t.Fatalf("got waits %+v, %v", waits, err)
 		}
 		type brief struct {
 			request HoldID
@@ -99,8 +96,8 @@ func TestListing(t *testing.T) {
 		if got := BlockedBy(holds, waits); !reflect.DeepEqual(got, wantBlocked) {
 			t.Errorf("got %v, want %v", got, wantBlocked)
 		}
-		if waits, _, err := space.Waits(t.Context(), "s.c", "@"); err != nil || len(waits) != 3 {
-			t.Errorf("got %+v, %v for one session and the space", waits, err)
+		if some, err := space.Read(t.Context(), "s.c", "@"); err != nil || len(some.Waits) != 3 {
+			t.Errorf("got %+v, %v for one session and the space", some, err)
 		}
 		sessions, _, err := space.Sessions(t.Context())
 		if err != nil || len(sessions) != 2 || sessions[0].ID != "s.b" || string(sessions[0].Card) != `{"host":"x"}` ||
@@ -112,9 +109,9 @@ func TestListing(t *testing.T) {
 		for i := range 1100 {
 			r.acquire(t, "s.c", fmt.Sprint("s.c.", 100+i), 0, 0, fmt.Sprint("xr", i))
 		}
-		holds, _, err = space.Holds(t.Context(), "s.c")
-		if err != nil || len(holds) != 1100 {
-			t.Errorf("got %d holds, %v, want 1100", len(holds), err)
+		some, err := space.Read(t.Context(), "s.c")
+		if err != nil || len(some.Holds) != 1100 {
+			t.Errorf("got %d holds, %v, want 1100", len(some.Holds), err)
 		}
 		all, err := space.Read(t.Context())
 		if err != nil || len(all.Holds) != 1101 || len(all.Waits) != 4 {

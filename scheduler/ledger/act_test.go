@@ -296,8 +296,8 @@ func TestActsOnANewServerGrantNothing(t *testing.T) {
 			if lock, err := space.HeldBy(t.Context(), "reserved"); err != nil || lock.Mode != "" {
 				t.Errorf("it is held by %+v, %v", lock.Holds, err)
 			}
-			if waits, _, err := space.Waits(t.Context()); err != nil || len(waits) != 1 {
-				t.Errorf("got waits %+v, %v; want the one behind the run", waits, err)
+			if listing, err := space.Read(t.Context()); err != nil || len(listing.Waits) != 1 {
+				t.Errorf("got %+v, %v; want the one wait behind the run", listing, err)
 			}
 			if grace := rdb.HExists(t.Context(), f.key("meta"), "grace").Val(); !grace {
 				t.Error("no grace time has begun")

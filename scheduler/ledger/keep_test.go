@@ -13,12 +13,12 @@ import (
 // waits returns the states of all waits by their runs.
 func (f *fixture) waits() map[jobs.RunID]space.WaitState {
 	f.Helper()
-	waits, _, err := f.Space().Waits(f.Context())
+	listing, err := f.Space().Read(f.Context())
 	if err != nil {
 		f.Fatal(err)
 	}
 	states := make(map[jobs.RunID]space.WaitState)
-	for _, wait := range waits {
+	for _, wait := range listing.Waits {
 		states[jobs.RunID(wait.Request[1:])] = wait.State
 	}
 	return states

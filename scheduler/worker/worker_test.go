@@ -360,8 +360,8 @@ func TestAQueuePausedByOthersToolsKeepsItsRunsBack(t *testing.T) {
 		t.Fatal(err)
 	}
 	f.await("its wait to step back", func() bool {
-		waits, _, err := client.Space().Waits(t.Context())
-		return err == nil && len(waits) == 1 && waits[0].State == space.Kept
+		listing, err := client.Space().Read(t.Context())
+		return err == nil && len(listing.Waits) == 1 && listing.Waits[0].State == space.Kept
 	})
 	if err := hold.Release(); err != nil {
 		t.Fatal(err)
