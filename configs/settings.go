@@ -15,7 +15,6 @@ import (
 
 	"github.com/go-viper/mapstructure/v2"
 	"github.com/knadh/koanf/providers/confmap"
-	"github.com/knadh/koanf/providers/env/v2"
 	"github.com/knadh/koanf/providers/posflag"
 	"github.com/knadh/koanf/v2"
 	"github.com/spf13/pflag"
@@ -204,12 +203,12 @@ type Log struct {
 }
 
 // defaultSettings is the lowest layer. The doc comments above give the reasons.
-func defaultSettings() map[string]any {
-	layer := make(map[string]any)
+func defaultSettings() layer {
+	defaults := newLayer()
 	for key, setting := range settingKeys() {
-		layer[key] = setting.field.defaultValue().Interface()
+		defaults.values[key] = setting.field.defaultValue().Interface()
 	}
-	return layer
+	return defaults
 }
 
 // defaultValue returns the default of a key. It panics on an invalid tag, which is a mistake in
@@ -315,33 +314,34 @@ var settingKeys = sync.OnceValue(func() map[string]setting {
 	return keys
 })
 
+// layer has the settings of one source, by key.
+type layer struct {
+	values  map[string]any
+	origins map[string]Origin
+}
+
+func newLayer() layer { return layer{make(map[string]any), make(map[string]Origin)} }
+
+func (l layer) set(key string, value any, origin Origin) {
+	l.values[key], l.origins[key] = value, origin
+}
+
 // loadSettings merges the layers. origins has the source of each key that was set.
 func (l *loader) loadSettings(o Options) (s Settings, origins map[string]Origin, err error) {
+	layers := []layer{defaultSettings()}
+	for _, src := range l.sources {
+		layers = append(layers, src.settings())
+	}
+	layers = append(layers, l.envLayer(o), l.flagLayer(o))
 	// A delimiter in a queue's name is harmless: koanf only splits map[string]any, and Queues has
 	// another type.
 	ko := koanf.New(".")
 	origins = make(map[string]Origin)
-	load := func(p koanf.Provider) {
-		if err == nil {
-			err = ko.Load(p, nil)
+	for _, layer := range layers {
+		if err := ko.Load(confmap.Provider(layer.values, "."), nil); err != nil {
+			return s, nil, fmt.Errorf("merge settings: %w", err)
 		}
-	}
-	load(confmap.Provider(defaultSettings(), "."))
-	for _, src := range l.sources {
-		load(confmap.Provider(src.settings(origins), "."))
-	}
-	// REDIS_URL may be set for another program, so it yields to our own variable and to a flag.
-	if value := l.env["REDIS_URL"]; value != "" && l.env["LOCKSTEP_REDIS__URL"] == "" && !given(o, "redis.url") {
-		layer := make(map[string]any)
-		l.setText(layer, origins, "redis.url", value, Origin{Variable: "REDIS_URL"})
-		load(confmap.Provider(layer, "."))
-	}
-	load(l.envLayer(origins))
-	if o.Flags != nil {
-		load(l.flagLayer(o.Flags, o.FlagKeys, origins))
-	}
-	if err != nil {
-		return s, nil, fmt.Errorf("merge settings: %w", err)
+		maps.Copy(origins, layer.origins)
 	}
 
 	// All values were checked at their sources. This only keeps the file types and Settings
@@ -367,19 +367,16 @@ func given(o Options, key string) bool {
 	return false
 }
 
-// settings returns the settings in the file, by key.
-func (s *source) settings(origins map[string]Origin) map[string]any {
-	layer := make(map[string]any)
+// settings returns the settings in the file.
+func (s *source) settings() layer {
+	set := newLayer()
 	for _, setting := range settingList() {
-		value, set := fileValue(reflect.ValueOf(s.file.settingsFile), setting.path)
-		if !set {
-			continue
+		if value, ok := fileValue(reflect.ValueOf(s.file.settingsFile), setting.path); ok {
+			at, _ := find(s.root, setting.path...)
+			set.set(setting.key, value.Interface(), s.origin(at))
 		}
-		layer[setting.key] = value.Interface()
-		at, _ := find(s.root, setting.path...)
-		origins[setting.key] = s.origin(at)
 	}
-	return layer
+	return set
 }
 
 // fileValue returns the value of a file type at a path, if it was written.
@@ -398,33 +395,27 @@ func fileValue(v reflect.Value, path []string) (value reflect.Value, set bool) {
 
 const envPrefix = "LOCKSTEP_"
 
-// envLayer reads LOCKSTEP_REDIS__URL and similar variables.
-func (l *loader) envLayer(origins map[string]Origin) koanf.Provider {
-	environ := make([]string, 0, len(l.env))
+// envLayer reads REDIS_URL, LOCKSTEP_REDIS__URL and similar variables.
+func (l *loader) envLayer(o Options) layer {
+	env := newLayer()
+	// REDIS_URL may be set for another program, so it yields to our own variable and to a flag.
+	if value := l.env["REDIS_URL"]; value != "" && l.env["LOCKSTEP_REDIS__URL"] == "" && !given(o, "redis.url") {
+		l.setText(env, "redis.url", value, Origin{Variable: "REDIS_URL"})
+	}
 	for _, name := range slices.Sorted(maps.Keys(l.env)) {
 		// sorted, so that problems have a stable order
-		environ = append(environ, name+"="+l.env[name])
+		rest, ours := strings.CutPrefix(name, envPrefix)
+		if !ours || !strings.Contains(rest, "__") || l.env[name] == "" {
+			continue
+		}
+		key := strings.ToLower(strings.ReplaceAll(rest, "__", "."))
+		if _, known := settingKeys()[key]; known {
+			l.setText(env, key, l.env[name], Origin{Variable: name})
+		} else {
+			l.unknownSetting(name, key)
+		}
 	}
-	layer := make(map[string]any)
-	return env.Provider(".", env.Opt{
-		Prefix:      envPrefix,
-		EnvironFunc: func() []string { return environ },
-		TransformFunc: func(name, value string) (string, any) {
-			rest := strings.TrimPrefix(name, envPrefix)
-			if !strings.Contains(rest, "__") || value == "" {
-				return "", nil
-			}
-			key := strings.ToLower(strings.ReplaceAll(rest, "__", "."))
-			if _, ok := settingKeys()[key]; !ok {
-				l.unknownSetting(name, key)
-				return "", nil
-			}
-			if !l.setText(layer, origins, key, value, Origin{Variable: name}) {
-				return "", nil
-			}
-			return key, layer[key]
-		},
-	})
+	return env
 }
 
 // variableOf returns the environment variable of a setting.
@@ -461,31 +452,30 @@ func (l *loader) unknownSetting(name, key string) {
 	l.add(p, "")
 }
 
-// flagLayer reads the flags that were given. keys maps a flag to its setting.
-func (l *loader) flagLayer(flags *pflag.FlagSet, keys map[string]string, origins map[string]Origin) koanf.Provider {
-	layer := make(map[string]any)
-	return posflag.ProviderWithFlag(flags, ".", nil, func(f *pflag.Flag) (string, any) {
-		key, ok := keys[f.Name]
+// flagLayer reads the flags that were given.
+func (l *loader) flagLayer(o Options) layer {
+	flags := newLayer()
+	if o.Flags == nil {
+		return flags
+	}
+	o.Flags.VisitAll(func(f *pflag.Flag) {
+		key, ok := o.FlagKeys[f.Name]
 		if !ok || !f.Changed {
-			return "", nil
+			return
 		}
 		setting, ok := settingKeys()[key]
 		if !ok {
 			panic("configs: flag " + f.Name + " is for an unknown setting " + key)
 		}
 		origin := Origin{Flag: f.Name}
-		if value := reflect.ValueOf(posflag.FlagVal(flags, f)); value.Type() == valueType(setting.field.typ) {
-			if l.check(value, key, f.Value.String(), origin) {
-				layer[key], origins[key] = value.Interface(), origin
-			}
-		} else {
-			l.setText(layer, origins, key, f.Value.String(), origin)
+		value := reflect.ValueOf(posflag.FlagVal(o.Flags, f))
+		if value.Type() != valueType(setting.field.typ) {
+			l.setText(flags, key, f.Value.String(), origin)
+		} else if l.check(value, key, f.Value.String(), origin) {
+			flags.set(key, value.Interface(), origin)
 		}
-		if layer[key] == nil {
-			return "", nil
-		}
-		return key, layer[key]
 	})
+	return flags
 }
 
 func valueType(t reflect.Type) reflect.Type {
@@ -495,20 +485,15 @@ func valueType(t reflect.Type) reflect.Type {
 	return t
 }
 
-// setText adds a setting given as text to a layer. If the text is wrong, it adds a problem and
-// returns false.
-func (l *loader) setText(layer map[string]any, origins map[string]Origin, key, s string, origin Origin) bool {
+// setText adds a setting given as text to a layer. If the text is wrong, it adds a problem instead.
+func (l *loader) setText(to layer, key, s string, origin Origin) {
 	setting := settingKeys()[key]
 	value, f := convertText(valueType(setting.field.typ), &setting.field.rules, s)
 	if f != nil {
 		l.settingFault(f, key, s, origin)
-		return false
+	} else if l.check(value, key, s, origin) {
+		to.set(key, value.Interface(), origin)
 	}
-	if !l.check(value, key, s, origin) {
-		return false
-	}
-	layer[key], origins[key] = value.Interface(), origin
-	return true
 }
 
 // convertText is [convert], extended to texts with several values.
@@ -529,41 +514,32 @@ func convertText(t reflect.Type, r *rules, s string) (reflect.Value, *fault) {
 // check checks a typed value against the rules of its setting.
 func (l *loader) check(value reflect.Value, key, shown string, origin Origin) bool {
 	r := &settingKeys()[key].field.rules
+	good := true
+	report := func(f *fault, key, shown string) {
+		if f != nil {
+			l.settingFault(f, key, shown, origin)
+			good = false
+		}
+	}
 	switch value.Kind() {
 	case reflect.Map:
-		// checked below
-	case reflect.Slice:
-		good := true
-		for i := range value.Len() {
-			if f := checkString(value.Index(i).String(), r); f != nil {
-				l.settingFault(f, key, value.Index(i).String(), origin)
-				good = false
+		if value.Len() < r.size {
+			report(&fault{code: CodeEmpty, kind: "value", reason: "it is empty", hint: "name at least one"}, key, shown)
+		}
+		weights := value.Interface().(map[string]int)
+		for _, name := range slices.Sorted(maps.Keys(weights)) {
+			if f := checks[r.keys](name); f != nil {
+				report(f, key, name)
+			} else {
+				report(checkValue(reflect.ValueOf(weights[name]), r), key+"."+name, strconv.Itoa(weights[name]))
 			}
 		}
-		return good
+	case reflect.Slice:
+		for _, text := range value.Interface().([]string) {
+			report(checkString(text, r), key, text)
+		}
 	default:
-		if f := checkValue(value, r); f != nil {
-			l.settingFault(f, key, shown, origin)
-			return false
-		}
-		return true
-	}
-	if value.Len() < r.size {
-		l.settingFault(&fault{code: CodeEmpty, kind: "value", reason: "it is empty", hint: "name at least one"}, key, shown, origin)
-		return false
-	}
-	good := true
-	for _, name := range slices.SortedFunc(slices.Values(value.MapKeys()), func(a, b reflect.Value) int {
-		return strings.Compare(a.String(), b.String())
-	}) {
-		weight := value.MapIndex(name)
-		if f := checks[r.keys](name.String()); f != nil {
-			l.settingFault(f, key, name.String(), origin)
-			good = false
-		} else if f := checkValue(weight, r); f != nil {
-			l.settingFault(f, key+"."+name.String(), strconv.FormatInt(weight.Int(), 10), origin)
-			good = false
-		}
+		report(checkValue(value, r), key, shown)
 	}
 	return good
 }
