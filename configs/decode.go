@@ -121,7 +121,7 @@ func readBound(sf reflect.StructField, tag string) *bound {
 	if s == "" {
 		return nil
 	}
-	if sf.Type == reflect.PointerTo(durationType) {
+	if valueType(sf.Type) == durationType {
 		return &bound{int64(must(time.ParseDuration(s))), s}
 	}
 	return &bound{must(strconv.ParseInt(s, 10, 64)), s}
@@ -264,7 +264,10 @@ func (d *decoder) structure(n *yaml.Node, v reflect.Value, p *path) bool {
 			}
 		}
 		before := len(d.report.list)
-		d.value(e.value, v.FieldByIndex(f.index), &f.rules, p.to(f.name))
+		value, at := v.FieldByIndex(f.index), p.to(f.name)
+		if d.value(e.value, value, &f.rules, at) && !d.stored && p.up != nil && value.Kind() != reflect.Struct {
+			d.src.settings.set(at.String(), value.Interface(), d.src.origin(e.key))
+		}
 		if len(d.report.list) > before {
 			d.queuesWrong = d.queuesWrong || f.rules.keys == "queue"
 			d.authWrong = d.authWrong || p.up == nil && f.name == "admin"
@@ -388,12 +391,11 @@ func (d *decoder) unknownKey(key *yaml.Node, t reflect.Type, p *path) (likely st
 // nothing.
 func belongsUnder(wanted string, known *fields) (name, where string) {
 	for _, f := range known.list {
-		inner := f.typ
+		inner := valueType(f.typ)
 		if inner.Kind() == reflect.Map {
-			inner = inner.Elem()
+			inner = valueType(inner.Elem())
 		}
-		if inner.Kind() != reflect.Pointer || inner.Elem().Kind() != reflect.Struct ||
-			fieldsOf(inner.Elem()).byName[wanted] == nil || f.name == "defaults" {
+		if inner.Kind() != reflect.Struct || fieldsOf(inner).byName[wanted] == nil || f.name == "defaults" {
 			continue
 		}
 		if f.typ == reflect.MapOf(stringType, jobFileType) {

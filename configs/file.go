@@ -10,7 +10,8 @@ import (
 )
 
 // The types of this file define the content of a config file: each field is a key. A nil pointer,
-// map or slice is a key that was not written.
+// map or slice is a key that was not written. [Settings] have no pointers: the decoder records
+// which of them a file sets ([source].settings), and every other layer sets keys of the same types.
 //
 // Add a key here and nowhere else: the decoder, the defaults, the JSON Schema
 // (lockstep.schema.json) and the reference (README.md) are derived from these types. The comment
@@ -45,7 +46,7 @@ type prose string
 
 // file is one config file.
 type file struct {
-	settingsFile `yaml:",inline"`
+	Settings `yaml:",inline"`
 
 	// More files, folders and patterns, relative to this file. A pattern that matches nothing is a
 	// warning. A name that does not exist is an error.
@@ -63,36 +64,38 @@ type file struct {
 	Jobs map[string]*jobFile `yaml:"jobs"`
 }
 
-// settingsFile is the part of a file that becomes [Settings], with the same keys.
-type settingsFile struct {
+// Settings configure one worker, or one call of the command line. The rest of a config is jobs.
+type Settings struct {
 	// The Redis that has the lock space, the ledger and the queues.
-	Redis *redisFile `yaml:"redis"`
+	Redis Redis `yaml:"redis"`
 
 	// How much work one worker does at a time, and from which queues.
-	Worker *workerFile `yaml:"worker"`
+	Worker Worker `yaml:"worker"`
 
 	// Limits on sizes.
-	Limits *limitsFile `yaml:"limits"`
+	Limits Limits `yaml:"limits"`
 
 	// How a worker keeps its locks.
-	Locks *locksFile `yaml:"locks"`
+	Locks Locks `yaml:"locks"`
 
 	// The address of the API and the pages.
-	Admin *adminFile `yaml:"admin"`
+	Admin Admin `yaml:"admin"`
 
 	// The level and format of the log.
-	Log *logFile `yaml:"log"`
+	Log Log `yaml:"log"`
 }
 
-type redisFile struct {
+// Redis locates the lock space, the ledger and the queues. It prints without its password.
+// [Redis.Password] and [Redis.SignKeys] read its files.
+type Redis struct {
 	// redis://[user:password@]host:port/db, rediss:// (TLS),
 	// redis-sentinel://host:port,host:port/db?master=NAME, redis-cluster://host:port,host:port or
 	// unix:///path?db=N. Other parameters are errors. The word embedded starts a Redis inside this
 	// one process that ends with it, for a first try. $REDIS_URL takes precedence over a file.
-	URL *string `yaml:"url" check:"redis-url" secret:"true" default:"redis://127.0.0.1:6379/0" example:"${REDIS_URL:-redis://127.0.0.1:6379/0}"`
+	URL string `yaml:"url" check:"redis-url" secret:"true" default:"redis://127.0.0.1:6379/0" example:"${REDIS_URL:-redis://127.0.0.1:6379/0}"`
 
 	// A file with the password, so that no config contains it. It is read for each connection.
-	PasswordFile *string `yaml:"password_file" unset:"none" example:"/run/secrets/redis_password"`
+	PasswordFile string `yaml:"password_file" unset:"none" example:"/run/secrets/redis_password"`
 
 	// A file with the key that signs definitions, at least 32 bytes. A newline at its end is
 	// ignored. Workers with a key refuse definitions that were not signed with it, so a client that
@@ -102,29 +105,37 @@ type redisFile struct {
 
 	// The key itself, instead of sign_key_file. Use it for the environment variable
 	// LOCKSTEP_REDIS__SIGN_KEY, not in a file.
-	SignKey *string `yaml:"sign_key" secret:"true" unset:"none" example:"${SIGN_KEY:-made-by-openssl-rand-hex-32-in-your-environment}"`
+	SignKey string `yaml:"sign_key" secret:"true" unset:"none" example:"${SIGN_KEY:-made-by-openssl-rand-hex-32-in-your-environment}"`
 
 	// Separates this installation from others on the same Redis: it has its own lock space and
 	// ledger. A queue belongs to one namespace. 1 to 64 letters, digits, - and _.
-	Namespace *string `yaml:"namespace" check:"namespace" default:"lockstep" example:"shop"`
+	Namespace string `yaml:"namespace" check:"namespace" default:"lockstep" example:"shop"`
 }
 
-type workerFile struct {
+// Worker configures how much work one replica does at a time, and from which queues.
+// [Worker.Inherited] applies Env.
+type Worker struct {
 	// The prefix of the worker's ID. 1 to 64 letters, digits, -, _ and dots.
-	Name *string `yaml:"name" check:"worker-name" unset:"the host's name" example:"web-1"`
+	Name string `yaml:"name" check:"worker-name" unset:"the host's name" example:"web-1"`
+
+	// (The default is 8 on any number of cores, because most jobs wait for something else, and a
+	// number that depends on the host would be a surprise.)
 
 	// The number of slots: how many attempts run at a time.
-	Concurrency *int `yaml:"concurrency" min:"1" max:"100000" default:"8" example:"16"`
+	Concurrency int `yaml:"concurrency" min:"1" max:"100000" default:"8" example:"16"`
 
 	// How long running attempts may continue after SIGTERM. Give Kubernetes a grace period of 10s
 	// more.
-	DrainTimeout *time.Duration `yaml:"drain_timeout" min:"0s" default:"50s" example:"2m"`
+	DrainTimeout time.Duration `yaml:"drain_timeout" min:"0s" default:"50s" example:"2m"`
 
 	// (A weight is at most 100 because asynq shuffles as many names as the weights add up to.)
 
 	// The queues that this worker serves, with their weights. A queue with a higher weight is tried
 	// first more often.
 	Queues map[string]int `yaml:"queues" keys:"queue" min:"1" max:"100" size:"1" default:"default=1" example:"{critical: 6, default: 3, low: 1}"`
+
+	// (The default has the variables that programs need to find their files and to print in the
+	// right language and time zone, and none that usually contains a secret.)
 
 	// The variables of the worker's environment that commands inherit: names, or the beginning of
 	// names followed by a *. Commands also get the variables of their run and of the job's env, but
@@ -133,38 +144,46 @@ type workerFile struct {
 	Env []string `yaml:"env" check:"inherited" default:"PATH,HOME,USER,LOGNAME,SHELL,LANG,LANGUAGE,LC_*,TZ,TMPDIR,HOSTNAME,SSL_CERT_FILE,SSL_CERT_DIR" example:"[PATH, HOME, LANG, TZ, \"AWS_*\"]"`
 }
 
-type limitsFile struct {
+// Limits limits sizes, which are texts here: see [Limits.ArgsBytes] and [Limits.HistoryBytes].
+type Limits struct {
 	// The maximum size of a run's args, as JSON without blanks: B, KiB or MiB, up to 16MiB.
 	// Requests with larger args are refused. A command gets args that do not fit into an
 	// environment variable (on Linux 128KiB) in the file LOCKSTEP_ARGS_FILE.
-	Args *string `yaml:"args" check:"size" default:"128KiB" example:"64KiB"`
+	Args string `yaml:"args" check:"size" default:"128KiB" example:"64KiB"`
 
 	// How much of Redis' memory all finished runs of the namespace may take, in MiB or GiB. The
 	// value is approximate, because the size is estimated from samples. Above it, the runs that
 	// ended first are removed, whatever their job. The limits of each job's history also apply. The
 	// worker on duty uses its own setting.
-	History *string `yaml:"history" check:"space" default:"2GiB" example:"512MiB"`
+	History string `yaml:"history" check:"space" default:"2GiB" example:"512MiB"`
 }
 
-type locksFile struct {
+// Locks configures how a worker keeps its holds. [Locks.GraceTime] returns Grace as a duration.
+type Locks struct {
 	// How long the locks of a dead host stay held before its work moves to another worker. The
 	// watchdog renews every third of it.
-	Lease *time.Duration `yaml:"lease" min:"2s" max:"10m" default:"15s" example:"40s"`
+	Lease time.Duration `yaml:"lease" min:"2s" max:"10m" default:"15s" example:"40s"`
+
+	// (For "not at all", locks.Options has a negative value.)
 
 	// How long later requests may pass a waiting bundle. 0s means not at all.
-	ReserveAfter *time.Duration `yaml:"reserve_after" min:"0s" default:"1s" example:"0s"`
+	ReserveAfter time.Duration `yaml:"reserve_after" min:"0s" default:"1s" example:"0s"`
 
 	// How long nothing is granted after Redis has lost data, while workers re-assert their holds.
 	// auto is the longest lease in use and, on Sentinel and Cluster, the time for which two masters
 	// may exist. A duration must be at least the lease. Every new space waits for it too, so that a
 	// worker that never knew an emptied space cannot be faster than the workers that did.
-	Grace *string `yaml:"grace" check:"grace" default:"auto" example:"30s"`
+	Grace string `yaml:"grace" check:"grace" default:"auto" example:"30s"`
 }
 
-type adminFile struct {
+// Admin configures the address of the API and the pages.
+type Admin struct {
 	// The address, host:port. 0.0.0.0 and an empty host mean all addresses of the machine. If its
 	// port is taken, the default moves to the next free port, but an explicit address does not.
-	Listen *string `yaml:"listen" check:"address" default:"127.0.0.1:9620" example:"127.0.0.1:9700"`
+	Listen string `yaml:"listen" check:"address" default:"127.0.0.1:9620" example:"127.0.0.1:9700"`
+
+	// ListenSet means that Listen was set explicitly. It is not a key.
+	ListenSet bool
 
 	// Names that browsers and scripts use for the API and the pages, without a port. IP addresses
 	// and localhost need not be listed. In modes none and proxy, requests for other names are
@@ -173,45 +192,47 @@ type adminFile struct {
 	Hosts []string `yaml:"hosts" check:"host" size:"1" unset:"none" example:"[lockstep.example.org]"`
 
 	// Authentication for everything except /livez, /readyz and /metrics, which are public.
-	Auth *authFile `yaml:"auth"`
+	Auth Auth `yaml:"auth"`
 }
 
-// authFile has files instead of secrets, so that no config contains one. They are read for each
-// request.
-type authFile struct {
+// Auth configures authentication for the API and the pages. It has files instead of secrets, so
+// that no config contains one. They are read for each request. Load does not read them, because the
+// machine that checks a config may not have them.
+type Auth struct {
 	// How users sign in. none: not at all; an address that is not loopback then serves only /livez,
 	// /readyz and /metrics, and requests that a reverse proxy forwards are refused. basic: with
 	// user and password, which browsers ask for. token: with Authorization: Bearer, for scripts.
 	// proxy: a reverse proxy has authenticated the user and sends the name in a header.
-	Mode *string `yaml:"mode" enum:"none,basic,token,proxy" default:"none" example:"basic"`
+	Mode string `yaml:"mode" enum:"none,basic,token,proxy" default:"none" example:"basic"`
 
 	// The user that signs in with password_file, and the name in the audit for token_file.
-	User *string `yaml:"user" check:"user" default:"admin" example:"ops"`
+	User string `yaml:"user" check:"user" default:"admin" example:"ops"`
 
 	// basic: a file with the password of user.
-	PasswordFile *string `yaml:"password_file" unset:"none" example:"/run/secrets/lockstep_password"`
+	PasswordFile string `yaml:"password_file" unset:"none" example:"/run/secrets/lockstep_password"`
 
 	// basic, instead of password_file: a file with a line for each user, in the format of htpasswd
 	// -B -C 12.
-	UsersFile *string `yaml:"users_file" unset:"none" example:"/etc/lockstep/users"`
+	UsersFile string `yaml:"users_file" unset:"none" example:"/etc/lockstep/users"`
 
 	// token: a file with the token.
-	TokenFile *string `yaml:"token_file" unset:"none" example:"/run/secrets/lockstep_token"`
+	TokenFile string `yaml:"token_file" unset:"none" example:"/run/secrets/lockstep_token"`
 
 	// proxy: the header with the name of the user. The proxy must remove this header from its
 	// clients' requests.
-	Header *string `yaml:"header" check:"header" default:"X-Forwarded-User" example:"Remote-User"`
+	Header string `yaml:"header" check:"header" default:"X-Forwarded-User" example:"Remote-User"`
 
 	// proxy: the addresses and networks of the proxy. Other clients are refused.
 	Proxies []string `yaml:"proxies" check:"network" size:"1" default:"127.0.0.0/8,::1/128" example:"[10.1.0.0/16]"`
 }
 
-type logFile struct {
+// Log configures the log.
+type Log struct {
 	// The minimum level of log lines.
-	Level *string `yaml:"level" enum:"debug,info,warn,error" default:"info" example:"debug"`
+	Level string `yaml:"level" enum:"debug,info,warn,error" default:"info" example:"debug"`
 
 	// auto is text on a terminal, otherwise json.
-	Format *string `yaml:"format" enum:"auto,text,json" default:"auto" example:"json"`
+	Format string `yaml:"format" enum:"auto,text,json" default:"auto" example:"json"`
 }
 
 type permitFile struct {

@@ -561,13 +561,10 @@ func (l *loader) lintSettings(c *Config) {
 				}
 			}
 		}
-		if s.file.Redis == nil || s.file.Redis.URL == nil {
+		if s.settings.values["redis.url"] == nil {
 			continue
 		}
 		_, node := find(s.root, "redis", "url")
-		if node == nil {
-			continue
-		}
 		if len(jobs.URLSecrets(node.Value)) > 0 {
 			s.hide(deref(node))
 		}

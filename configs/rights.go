@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"reflect"
 	"strings"
 	"syscall"
 )
@@ -53,11 +52,7 @@ func (c *Config) secretFiles() (files []secretFile) {
 		if !strings.HasSuffix(name, "_file") || name == "ca_file" || name == "cert_file" {
 			continue
 		}
-		value := reflect.ValueOf(c.Settings)
-		for _, name := range setting.path {
-			value = koanfField(value, name)
-		}
-		switch paths := value.Interface().(type) {
+		switch paths := setting.of(c.Settings).Interface().(type) {
 		case string:
 			files = append(files, secretFile{setting.key, paths})
 		case []string:

@@ -200,8 +200,8 @@ func eachKey(t reflect.Type, at []string, visit func(path []string, f *field, sf
 		if inner.Kind() == reflect.Map {
 			inner, path = inner.Elem(), append(path, "a")
 		}
-		if inner.Kind() == reflect.Pointer && inner.Elem().Kind() == reflect.Struct {
-			eachKey(inner.Elem(), path, visit)
+		if inner = valueType(inner); inner.Kind() == reflect.Struct {
+			eachKey(inner, path, visit)
 		}
 	}
 }

@@ -22,60 +22,6 @@ import (
 	"lockstep/jobs"
 )
 
-// Settings configure one worker, or one call of the command line. The rest of a config is jobs.
-type Settings struct {
-	Redis  Redis  `koanf:"redis"`
-	Worker Worker `koanf:"worker"`
-	Limits Limits `koanf:"limits"`
-	Locks  Locks  `koanf:"locks"`
-	Admin  Admin  `koanf:"admin"`
-	Log    Log    `koanf:"log"`
-}
-
-// Redis locates the lock space, the ledger and the queues. It prints without its password.
-type Redis struct {
-	// URL is redis://, rediss://, redis-sentinel:// with ?master=NAME, redis-cluster:// or unix://,
-	// or the word "embedded". Default redis://127.0.0.1:6379/0.
-	URL string `koanf:"url"`
-
-	// PasswordFile has the password, so that the URL need not contain it. [Redis.Password] reads
-	// it. Default none.
-	PasswordFile string `koanf:"password_file"`
-
-	// SignKeyFile has one or two files with the keys that sign definitions. SignKey is the key
-	// itself. [Redis.SignKeys] reads them. Default none.
-	SignKeyFile []string `koanf:"sign_key_file"`
-	SignKey     string   `koanf:"sign_key"`
-
-	// Namespace separates the lock space and the ledger of one installation from others on the same
-	// Redis. Default "lockstep".
-	Namespace string `koanf:"namespace"`
-}
-
-// Worker configures how much work one replica does at a time, and from which queues.
-type Worker struct {
-	// Name is the prefix of the worker's ID. Default: the host's name.
-	Name string `koanf:"name"`
-
-	// Concurrency is the number of slots: how many attempts run at a time, up to 100,000. Default 8
-	// on any number of cores, because most jobs wait for something else, and a number that depends
-	// on the host would be a surprise.
-	Concurrency int `koanf:"concurrency"`
-
-	// DrainTimeout is how long running attempts may continue after SIGTERM. Default 50s. Kubernetes
-	// kills after a grace period of 30s, which must be set to at least 10s more than DrainTimeout.
-	DrainTimeout time.Duration `koanf:"drain_timeout"`
-
-	// Queues maps the queues that the worker serves to their weights from 1 to 100. Default
-	// {default: 1}.
-	Queues map[string]int `koanf:"queues"`
-
-	// Env are the variables that commands inherit. [Worker.Inherited] applies it. The default has
-	// the variables that programs need to find their files and to print in the right language and
-	// time zone, and none that usually contains a secret.
-	Env []string `koanf:"env"`
-}
-
 // Inherited returns the part of an environment ("NAME=value") that commands inherit according to
 // Env. Settings and REDIS_URL are never part of it.
 func (w Worker) Inherited(environ []string) []string {
@@ -103,17 +49,6 @@ func isSetting(name string) bool {
 	return ours && strings.Contains(rest, "__") || name == "REDIS_URL"
 }
 
-// Limits limits sizes.
-type Limits struct {
-	// Args is the maximum size of a run's args, as text. Default 128KiB. [Limits.ArgsBytes] returns
-	// the number.
-	Args string `koanf:"args"`
-
-	// History is how much of Redis' memory the finished runs of a namespace may take, as text.
-	// Default 2GiB. [Limits.HistoryBytes] returns the number.
-	History string `koanf:"history"`
-}
-
 // ArgsBytes returns Args in bytes.
 func (l Limits) ArgsBytes() int {
 	n, err := argsSizes.parse(l.Args)
@@ -135,55 +70,10 @@ func (l Limits) HistoryBytes() int64 {
 	return n
 }
 
-// Locks configures how a worker keeps its holds.
-type Locks struct {
-	// Lease is the time after which the work of a dead host moves to another worker, from 2s to
-	// 10m. Default 15s.
-	Lease time.Duration `koanf:"lease"`
-
-	// ReserveAfter is how long later requests may pass a waiting bundle. 0 means not at all, for
-	// which locks.Options has a negative value. Default 1s.
-	ReserveAfter time.Duration `koanf:"reserve_after"`
-
-	// Grace is how long nothing is granted after Redis has lost data: a duration, or auto, the
-	// default. See [Locks.GraceTime].
-	Grace string `koanf:"grace"`
-}
-
 // GraceTime returns Grace in the form of locks.Options: 0 for auto.
 func (l Locks) GraceTime() time.Duration {
 	d, _ := time.ParseDuration(l.Grace) // it was checked; auto is not a duration
 	return d
-}
-
-// Admin configures the address of the API and the pages.
-type Admin struct {
-	// Listen is host:port. Default 127.0.0.1:9620.
-	Listen string `koanf:"listen"`
-
-	// ListenSet means that Listen was set explicitly. If its port is taken, that is an error. The
-	// default instead moves to the next free port.
-	ListenSet bool `koanf:"-"`
-
-	// Hosts are the names that clients use for the address. Default none.
-	Hosts []string `koanf:"hosts"`
-
-	Auth Auth `koanf:"auth"`
-}
-
-// Auth configures authentication for the API and the pages. Load does not read its files, because
-// the machine that checks a config may not have them.
-type Auth struct {
-	Mode string `koanf:"mode"` // none, basic, token or proxy. Default none.
-	// User belongs to PasswordFile and TokenFile. Default admin.
-	User         string `koanf:"user"`
-	PasswordFile string `koanf:"password_file"` // for basic. Default none.
-	// for basic, instead of PasswordFile. Default none.
-	UsersFile string `koanf:"users_file"`
-	TokenFile string `koanf:"token_file"` // for token. Default none.
-	Header    string `koanf:"header"`     // for proxy. Default X-Forwarded-User.
-	// Proxies has addresses and networks, for proxy. Default: loopback.
-	Proxies []string `koanf:"proxies"`
 }
 
 // Networks returns Proxies as networks. An address is a network of one address.
@@ -195,14 +85,7 @@ func (a Auth) Networks() []netip.Prefix {
 	return networks
 }
 
-// Log configures the log.
-type Log struct {
-	Level string `koanf:"level"` // debug, info, warn or error. Default info.
-	// text, json, or auto: text on a terminal, otherwise json. Default auto.
-	Format string `koanf:"format"`
-}
-
-// defaultSettings is the lowest layer. The doc comments above give the reasons.
+// defaultSettings is the lowest layer.
 func defaultSettings() layer {
 	defaults := newLayer()
 	for key, setting := range settingKeys() {
@@ -282,24 +165,31 @@ func (r Redis) ExposedKeys() []string {
 	})
 }
 
-// setting is one key of the settings, as defined in the file types.
+// setting is one key of [Settings].
 type setting struct {
 	path  []string // admin, auth, mode
 	key   string   // admin.auth.mode
+	index []int    // of its field in Settings
 	field *field
 }
 
-// settingList has all settings, in the order of the file types.
-var settingList = sync.OnceValue(func() []setting { return settingsOf(nil, reflect.TypeFor[settingsFile](), nil) })
+// of returns the value of the setting.
+func (s setting) of(settings Settings) reflect.Value {
+	return reflect.ValueOf(settings).FieldByIndex(s.index)
+}
 
-// settingsOf appends the settings below a struct of the file types to a list.
-func settingsOf(list []setting, t reflect.Type, at []string) []setting {
+// settingList has all settings, in the order of the file types.
+var settingList = sync.OnceValue(func() []setting { return settingsOf(nil, reflect.TypeFor[Settings](), setting{}) })
+
+// settingsOf appends the settings below a struct to a list. above leads to the struct.
+func settingsOf(list []setting, t reflect.Type, above setting) []setting {
 	for _, f := range fieldsOf(t).list {
-		path := append(slices.Clone(at), f.name)
-		if valueType(f.typ).Kind() == reflect.Struct {
-			list = settingsOf(list, valueType(f.typ), path)
+		path := append(slices.Clone(above.path), f.name)
+		one := setting{path, strings.Join(path, "."), append(slices.Clone(above.index), f.index...), f}
+		if f.typ.Kind() == reflect.Struct {
+			list = settingsOf(list, f.typ, one)
 		} else {
-			list = append(list, setting{path, strings.Join(path, "."), f})
+			list = append(list, one)
 		}
 	}
 	return list
@@ -330,7 +220,7 @@ func (l layer) set(key string, value any, origin Origin) {
 func (l *loader) loadSettings(o Options) (s Settings, origins map[string]Origin, err error) {
 	layers := []layer{defaultSettings()}
 	for _, src := range l.sources {
-		layers = append(layers, src.settings())
+		layers = append(layers, src.settings)
 	}
 	layers = append(layers, l.envLayer(o), l.flagLayer(o))
 	// A delimiter in a queue's name is harmless: koanf only splits map[string]any, and Queues has
@@ -344,9 +234,8 @@ func (l *loader) loadSettings(o Options) (s Settings, origins map[string]Origin,
 		maps.Copy(origins, layer.origins)
 	}
 
-	// All values were checked at their sources. This only keeps the file types and Settings
-	// consistent.
-	err = ko.UnmarshalWithConf("", &s, koanf.UnmarshalConf{DecoderConfig: &mapstructure.DecoderConfig{
+	// All values were checked at their sources.
+	err = ko.UnmarshalWithConf("", &s, koanf.UnmarshalConf{Tag: "yaml", DecoderConfig: &mapstructure.DecoderConfig{
 		ErrorUnused: true,
 		MatchName:   func(key, field string) bool { return key == field },
 	}})
@@ -365,32 +254,6 @@ func given(o Options, key string) bool {
 		}
 	}
 	return false
-}
-
-// settings returns the settings in the file.
-func (s *source) settings() layer {
-	set := newLayer()
-	for _, setting := range settingList() {
-		if value, ok := fileValue(reflect.ValueOf(s.file.settingsFile), setting.path); ok {
-			at, _ := find(s.root, setting.path...)
-			set.set(setting.key, value.Interface(), s.origin(at))
-		}
-	}
-	return set
-}
-
-// fileValue returns the value of a file type at a path, if it was written.
-func fileValue(v reflect.Value, path []string) (value reflect.Value, set bool) {
-	for _, name := range path {
-		v = v.FieldByIndex(fieldsOf(v.Type()).byName[name].index)
-		if v.IsNil() {
-			return v, false
-		}
-		if v.Kind() == reflect.Pointer {
-			v = v.Elem()
-		}
-	}
-	return v, true
 }
 
 const envPrefix = "LOCKSTEP_"
@@ -469,7 +332,7 @@ func (l *loader) flagLayer(o Options) layer {
 		}
 		origin := Origin{Flag: f.Name}
 		value := reflect.ValueOf(posflag.FlagVal(o.Flags, f))
-		if value.Type() != valueType(setting.field.typ) {
+		if value.Type() != setting.field.typ {
 			l.setText(flags, key, f.Value.String(), origin)
 		} else if l.check(value, key, f.Value.String(), origin) {
 			flags.set(key, value.Interface(), origin)
@@ -488,7 +351,7 @@ func valueType(t reflect.Type) reflect.Type {
 // setText adds a setting given as text to a layer. If the text is wrong, it adds a problem instead.
 func (l *loader) setText(to layer, key, s string, origin Origin) {
 	setting := settingKeys()[key]
-	value, f := convertText(valueType(setting.field.typ), &setting.field.rules, s)
+	value, f := convertText(setting.field.typ, &setting.field.rules, s)
 	if f != nil {
 		l.settingFault(f, key, s, origin)
 	} else if l.check(value, key, s, origin) {

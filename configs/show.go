@@ -31,10 +31,7 @@ type Value struct {
 func (c *Config) Values() []Value {
 	list := make([]Value, len(settingList()))
 	for i, setting := range settingList() {
-		value := reflect.ValueOf(c.Settings)
-		for _, name := range setting.path {
-			value = koanfField(value, name)
-		}
+		value := setting.of(c.Settings)
 		if setting.key == "redis.url" {
 			value = reflect.ValueOf(c.Settings.Redis.SafeURL())
 		}
@@ -44,16 +41,6 @@ func (c *Config) Values() []Value {
 		list[i] = Value{setting.key, shown(value), c.Origins[setting.key]}
 	}
 	return list
-}
-
-// koanfField returns the field of a section of [Settings] into which a key is merged.
-func koanfField(section reflect.Value, key string) reflect.Value {
-	for i := range section.NumField() {
-		if section.Type().Field(i).Tag.Get("koanf") == key {
-			return section.Field(i)
-		}
-	}
-	panic("configs: " + section.Type().Name() + " has no " + key)
 }
 
 // shown returns a value as users write it.

@@ -28,8 +28,9 @@ type source struct {
 	path string // as the operator wrote it, or as derived from the including file
 	data []byte
 	// The file's map, or nil if the file is empty or unusable.
-	root *yaml.Node
-	file file
+	root     *yaml.Node
+	file     file
+	settings layer // those that the file sets
 
 	lines func() []string // the lines of data, split when a problem first needs them
 
@@ -38,7 +39,7 @@ type source struct {
 }
 
 func newSource(path string, data []byte) *source {
-	return &source{path: path, data: data, lines: sync.OnceValue(func() []string {
+	return &source{path: path, data: data, settings: newLayer(), lines: sync.OnceValue(func() []string {
 		// the parser does not count it as a column
 		text := strings.TrimPrefix(string(data), "\ufeff")
 		return strings.Split(text, "\n")
