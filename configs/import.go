@@ -2,7 +2,6 @@ package configs
 
 import (
 	"bytes"
-	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -471,28 +470,16 @@ func importCronJob(c *cronJob) *imported {
 	return job
 }
 
-// importPolicies converts the policies that have an equivalent in this version.
+// importPolicies converts the policies that have an equivalent.
 func (j *imported) importPolicies(c *cronJob) {
 	policy := map[string]string{"": "allow", "Allow": "allow", "Forbid": "skip", "Replace": "replace"}[c.Spec.ConcurrencyPolicy]
-	if Knows("overlap", policy) {
-		j.set("overlap", policy, "")
-	} else {
-		j.remark("concurrencyPolicy %s has no equivalent: a tick that becomes due while the previous run is running is skipped.", cmp.Or(c.Spec.ConcurrencyPolicy, "Allow"))
-	}
+	j.set("overlap", policy, "")
 	seconds := func(n int64) string { return cronspec.FormatInterval(time.Duration(n) * time.Second) }
 	if s := c.Spec.StartingDeadlineSeconds; s != nil {
-		if Knows("start_deadline", "") {
-			j.set("start_deadline", seconds(*s), "")
-		} else {
-			j.remark("startingDeadlineSeconds %d has no equivalent: on_missed decides about a tick that was due while no worker was running.", *s)
-		}
+		j.set("start_deadline", seconds(*s), "")
 	}
 	if c.Spec.Suspend {
-		if Knows("paused", "") {
-			j.set("paused", true, "")
-		} else {
-			j.remark("It was suspended: pause it with lockstep job pause, or leave it out.")
-		}
+		j.set("paused", true, "")
 	}
 	spec := c.Spec.JobTemplate.Spec
 	if s := spec.ActiveDeadlineSeconds; s != nil {

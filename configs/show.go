@@ -205,26 +205,6 @@ func withoutPlain(text string) string {
 	return b.String()
 }
 
-// Knows reports whether this version knows a key of a job and, if word is not empty, whether word
-// is one of the key's words.
-func Knows(key, word string) bool {
-	t := reflect.TypeFor[jobFile]()
-	path := strings.Split(key, ".")
-	for i, name := range path {
-		f := fieldsOf(t).byName[name]
-		switch {
-		case f == nil:
-			return false
-		case i == len(path)-1:
-			return word == "" || slices.Contains(f.rules.enum, word)
-		case valueType(f.typ).Kind() != reflect.Struct:
-			return false
-		}
-		t = valueType(f.typ)
-	}
-	return false
-}
-
 // plainNode makes a node from a value that a file will contain.
 func plainNode(value any) *yaml.Node {
 	n := new(yaml.Node)
