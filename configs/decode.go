@@ -127,6 +127,7 @@ func readBound(sf reflect.StructField, tag string) *bound {
 	return &bound{must(strconv.ParseInt(s, 10, 64)), s}
 }
 
+// must is for errors that only a mistake in this package can cause.
 func must[T any](value T, err error) T {
 	if err != nil {
 		panic("configs: " + err.Error())
@@ -204,11 +205,7 @@ func (d *decoder) value(n *yaml.Node, v reflect.Value, r *rules, p *path) bool {
 		if !ok {
 			return false
 		}
-		raw, err := jobs.EncodeArgs(value)
-		if err != nil {
-			panic("configs: " + err.Error()) // node contains only types that JSON has
-		}
-		v.SetBytes(raw)
+		v.SetBytes(must(jobs.EncodeArgs(value))) // it contains only types that JSON has
 		return true
 	}
 	switch v.Kind() {

@@ -96,33 +96,23 @@ func freeName(text string, taken map[string]bool) string {
 
 // flowYAML writes a value on one line.
 func flowYAML(value any) string {
-	n := plainNode(value)
-	var flow func(n *yaml.Node)
-	flow = func(n *yaml.Node) {
-		n.Style |= yaml.FlowStyle
-		if n.Kind == yaml.ScalarNode {
-			n.Style &^= yaml.FlowStyle | yaml.LiteralStyle | yaml.FoldedStyle
-			if n.Tag == "!!str" && (strings.ContainsAny(n.Value, "\n*#") || n.Style != 0) {
-				n.Style = yaml.DoubleQuotedStyle
-			}
+	n := new(yaml.Node)
+	flow(must(n, n.Encode(value)))
+	return strings.TrimSpace(string(must(yaml.Dump(n, yaml.WithLineWidth(-1)))))
+}
+
+// flow sets the styles of a node and of those below it, so that all of them fit on one line.
+func flow(n *yaml.Node) {
+	n.Style |= yaml.FlowStyle
+	if n.Kind == yaml.ScalarNode {
+		n.Style &^= yaml.FlowStyle | yaml.LiteralStyle | yaml.FoldedStyle
+		if n.Tag == "!!str" && (strings.ContainsAny(n.Value, "\n*#") || n.Style != 0) {
+			n.Style = yaml.DoubleQuotedStyle
 		}
-		for _, c := range n.Content {
-			flow(c)
-		}
 	}
-	flow(n)
-	var b bytes.Buffer
-	dumper, err := yaml.NewDumper(&b, yaml.WithLineWidth(-1))
-	if err == nil {
-		err = dumper.Dump(n)
+	for _, c := range n.Content {
+		flow(c)
 	}
-	if err == nil {
-		err = dumper.Close()
-	}
-	if err != nil {
-		panic("configs: " + err.Error()) // n has only plain values
-	}
-	return strings.TrimSpace(b.String())
 }
 
 // literal escapes ${ and $$ in another tool's text, so that they are not replaced.

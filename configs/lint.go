@@ -232,13 +232,11 @@ func (l *loader) lintCommand(f *jobFile) {
 
 // lintTexts searches for secrets in the file, and for variables in shell syntax.
 func (l *loader) lintTexts(f *jobFile, job *jobs.Job) {
-	_, err := job.MapTexts(!l.flawed && mayHoldSecrets(job.Args), func(t jobs.Text) (string, error) {
+	// The args are JSON, because the decoder made them.
+	must(job.MapTexts(!l.flawed && mayHoldSecrets(job.Args), func(t jobs.Text) (string, error) {
 		l.lintText(f, t)
 		return t.Value, nil
-	})
-	if err != nil {
-		panic("configs: " + err.Error()) // the args are JSON, because the decoder made them
-	}
+	}))
 	if l.flawed && f.has("args") {
 		// Parts of the args that are wrong were not decoded, but their secrets must be hidden too.
 		_, args := f.find("args")

@@ -9,8 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"go.yaml.in/yaml/v4"
-
 	"lockstep/jobs"
 	"lockstep/scheduler/cronspec"
 )
@@ -203,15 +201,6 @@ func withoutPlain(text string) string {
 		}
 	}
 	return b.String()
-}
-
-// plainNode makes a node from a value that a file will contain.
-func plainNode(value any) *yaml.Node {
-	n := new(yaml.Node)
-	if err := n.Encode(value); err != nil {
-		panic("configs: " + err.Error()) // only plain values reach it
-	}
-	return n
 }
 
 // Change is one key of a job with different values in two definitions. A side without the key is
