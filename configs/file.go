@@ -395,17 +395,13 @@ func (f *jobFile) setWork(job *jobs.Job) {
 		job.Command = append(job.Command, string(argument))
 	}
 	if f.HTTP != nil {
-		job.HTTP = &jobs.HTTP{Method: defaultMethod(), Headers: plainMap(f.HTTP.Headers)}
-		if f.HTTP.Method != nil {
-			job.HTTP.Method = *f.HTTP.Method
-		}
-		if f.HTTP.URL != nil {
-			job.HTTP.URL = string(*f.HTTP.URL)
+		job.HTTP = &jobs.HTTP{
+			Method:  valueOr(f.HTTP.Method, defaultOf[httpFile]("method")),
+			URL:     string(valueOr(f.HTTP.URL, "")),
+			Headers: plainMap(f.HTTP.Headers),
 		}
 	}
-	if f.Handler != nil {
-		job.Handler = *f.Handler
-	}
+	job.Handler = valueOr(f.Handler, "")
 }
 
 type lockFile struct {

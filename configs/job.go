@@ -51,9 +51,17 @@ func fillDefaults(v reflect.Value) {
 	}
 }
 
-// defaultMethod returns the default method of an http job. Its args are sent as a body.
-func defaultMethod() string {
-	return fieldsOf(reflect.TypeFor[httpFile]()).byName["method"].rules.initial
+// defaultOf returns the default of a key of a file type, as text.
+func defaultOf[T any](key string) string {
+	return fieldsOf(reflect.TypeFor[T]()).byName[key].rules.initial
+}
+
+// valueOr returns the value of a key, or otherwise if it was not written.
+func valueOr[T any](written *T, otherwise T) T {
+	if written == nil {
+		return otherwise
+	}
+	return *written
 }
 
 // overlay sets the keys of over on a copy of base. base remains unchanged.
@@ -157,32 +165,28 @@ func (l *loader) buildJob(f *jobFile, base policies) *jobs.Job {
 	}
 	p := overlay(base, f.policies)
 	job := &jobs.Job{
-		Name:       f.name,
-		Timezone:   *p.Timezone,
-		Env:        plainMap(f.Env),
-		Args:       f.Args,
-		Queue:      *p.Queue,
-		Retry:      jobs.Retry{Max: *p.Retry.Max, Backoff: *p.Retry.Backoff, Initial: *p.Retry.Initial, MaxDelay: *p.Retry.MaxDelay},
-		Overlap:    *p.Overlap,
-		MaxQueued:  *p.MaxQueued,
-		OnMissed:   *p.OnMissed,
-		OnCrash:    *p.OnCrash,
-		MaxCrashes: *p.MaxCrashes,
-		History:    jobs.History{Runs: *p.History.Runs, For: *p.History.For},
+		Name:        f.name,
+		Description: string(valueOr(f.Description, "")),
+		Timezone:    *p.Timezone,
+		Env:         plainMap(f.Env),
+		Args:        f.Args,
+		Queue:       *p.Queue,
+		Retry:       jobs.Retry{Max: *p.Retry.Max, Backoff: *p.Retry.Backoff, Initial: *p.Retry.Initial, MaxDelay: *p.Retry.MaxDelay},
+		Concurrency: valueOr(f.Concurrency, 0),
+		Overlap:     *p.Overlap,
+		MaxQueued:   *p.MaxQueued,
+		OnMissed:    *p.OnMissed,
+		OnCrash:     *p.OnCrash,
+		MaxCrashes:  *p.MaxCrashes,
+		History:     jobs.History{Runs: *p.History.Runs, For: *p.History.For},
 
 		StartDeadline: *p.StartDeadline,
 		Jitter:        *p.Jitter,
 		MaxSilence:    *p.MaxSilence,
-		Paused:        f.Paused != nil && *f.Paused,
+		Paused:        valueOr(f.Paused, false),
 	}
 	f.setWork(job)
 	job.Timeout = timeout(p, job)
-	if f.Concurrency != nil {
-		job.Concurrency = *f.Concurrency
-	}
-	if f.Description != nil {
-		job.Description = string(*f.Description)
-	}
 	l.trigger(f, job)
 	l.work(f)
 	if retry := f.policies.Retry; retry != nil && retry.pauses() {
@@ -199,27 +203,18 @@ func (l *loader) buildJob(f *jobFile, base policies) *jobs.Job {
 	return job
 }
 
-// defaultOnBusy returns the default policy for a run that has waited for its locks.
-func defaultOnBusy() jobs.OnBusy {
-	return jobs.OnBusy(fieldsOf(reflect.TypeFor[lockFile]()).byName["on_busy"].rules.initial)
-}
-
 // lock returns the written lock with its defaults.
 func (f *lockFile) lock() jobs.Lock {
-	lock := jobs.Lock{Exclusive: f.Exclusive, Shared: f.Shared, Permits: f.Permits}
-	if f.Wait != nil && *f.Wait > 0 {
-		lock.Wait, lock.OnBusy = *f.Wait, defaultOnBusy()
-		if f.OnBusy != nil {
-			lock.OnBusy = *f.OnBusy
-		}
+	lock := jobs.Lock{
+		Exclusive:  f.Exclusive,
+		Shared:     f.Shared,
+		Permits:    f.Permits,
+		MaxHold:    valueOr(f.MaxHold, 0),
+		MinHold:    valueOr(f.MinHold, 0),
+		CrashDelay: valueOr(f.CrashDelay, 0),
 	}
-	for _, limit := range []struct {
-		to   *time.Duration
-		from *time.Duration
-	}{{&lock.MaxHold, f.MaxHold}, {&lock.MinHold, f.MinHold}, {&lock.CrashDelay, f.CrashDelay}} {
-		if limit.from != nil {
-			*limit.to = *limit.from
-		}
+	if wait := valueOr(f.Wait, 0); wait > 0 {
+		lock.Wait, lock.OnBusy = wait, valueOr(f.OnBusy, jobs.OnBusy(defaultOf[lockFile]("on_busy")))
 	}
 	return lock
 }

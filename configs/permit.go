@@ -41,17 +41,11 @@ func (l *loader) buildPermits() map[string]Permit {
 		if _, written := find(f.node, "limit"); (written == nil || isNull(written)) && !f.likelyLimit {
 			l.errorAt(f.src, f.key, CodeMissingKey, fmt.Sprintf("permits %q have no limit", name), "write limit: NUMBER below it")
 		}
-		var permit Permit
-		if f.Limit != nil {
-			permit.Limit = *f.Limit
+		built[name] = Permit{
+			Limit:       valueOr(f.Limit, 0),
+			Version:     int64(valueOr(f.Version, 0)),
+			Description: string(valueOr(f.Description, "")),
 		}
-		if f.Version != nil {
-			permit.Version = int64(*f.Version)
-		}
-		if f.Description != nil {
-			permit.Description = string(*f.Description)
-		}
-		built[name] = permit
 	}
 	return built
 }
