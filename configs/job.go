@@ -489,42 +489,31 @@ func (l *loader) lockKeys(f *jobFile, job *jobs.Job) {
 
 // unused warns of keys that have no effect in combination with the other keys of their job.
 func (l *loader) unused(f *jobFile, job *jobs.Job) {
-	warn := func(key, why string) {
-		at, _ := f.find(key)
-		l.warnAt(f.src, at, CodeUnused, fmt.Sprintf("%s of job %q has no effect: %s", key, f.name, why), "remove it")
-	}
-	if f.Env != nil && f.Command == nil && !f.has("command") {
-		warn("env", "only a command has an environment")
-	}
-	if f.policies.Timezone != nil && f.Schedule == nil && !f.has("schedule") {
-		warn("timezone", "only a schedule has a time zone")
-	}
-	if f.policies.MaxQueued != nil && job.Overlap != jobs.OverlapQueue {
-		warn("max_queued", "it only applies to overlap: queue")
-	}
-	if f.policies.MaxCrashes != nil && job.OnCrash == jobs.CrashAbandon {
-		warn("max_crashes", "with on_crash: abandon the first crash is the last")
+	const noTicks = "the job has neither schedule nor every"
+	ticks := job.Scheduled() || f.has("schedule") || f.has("every")
+	for _, rule := range []struct {
+		key    string
+		unused bool
+		why    string
+	}{
+		{"env", f.Env != nil && f.Command == nil && !f.has("command"), "only a command has an environment"},
+		{"timezone", f.policies.Timezone != nil && f.Schedule == nil && !f.has("schedule"), "only a schedule has a time zone"},
+		{"max_queued", f.policies.MaxQueued != nil && job.Overlap != jobs.OverlapQueue, "it only applies to overlap: queue"},
+		{"max_crashes", f.policies.MaxCrashes != nil && job.OnCrash == jobs.CrashAbandon, "with on_crash: abandon the first crash is the last"},
+		{"overlap", f.policies.Overlap != nil && !ticks, noTicks},
+		{"on_missed", f.policies.OnMissed != nil && !ticks, noTicks},
+		{"start_deadline", f.policies.StartDeadline != nil && !ticks, noTicks},
+		{"jitter", f.policies.Jitter != nil && !ticks, noTicks},
+		{"paused", f.Paused != nil && !ticks, noTicks},
+	} {
+		if rule.unused {
+			at, _ := f.find(rule.key)
+			l.warnAt(f.src, at, CodeUnused, fmt.Sprintf("%s of job %q has no effect: %s", rule.key, f.name, rule.why), "remove it")
+		}
 	}
 	if f.Lock != nil && f.Lock.OnBusy != nil && job.Lock.Wait == 0 && !f.has("lock", "wait") {
 		at, _ := f.find("lock", "on_busy")
 		l.warnAt(f.src, at, CodeUnused, fmt.Sprintf("lock.on_busy of job %q has no effect: it only applies when lock.wait is over", f.name), "add lock.wait")
-	}
-	if !job.Scheduled() && !f.has("schedule") && !f.has("every") {
-		if f.policies.Overlap != nil {
-			warn("overlap", "the job has neither schedule nor every")
-		}
-		if f.policies.OnMissed != nil {
-			warn("on_missed", "the job has neither schedule nor every")
-		}
-		if f.policies.StartDeadline != nil {
-			warn("start_deadline", "the job has neither schedule nor every")
-		}
-		if f.policies.Jitter != nil {
-			warn("jitter", "the job has neither schedule nor every")
-		}
-		if f.Paused != nil {
-			warn("paused", "the job has neither schedule nor every")
-		}
 	}
 }
 
