@@ -22,8 +22,8 @@ import (
 // the fault of a text, or nil.
 var checks = map[string]func(s string) *fault{
 	"redis-url":   checkRedisURL,
-	"namespace":   checkNamespace,
-	"worker-name": checkWorkerName,
+	"namespace":   shaped(namespaceShape, fault{code: CodeName, kind: "namespace", own: true, want: "1 to 64 letters, digits, - and _"}),
+	"worker-name": shaped(workerNameShape, fault{code: CodeName, kind: "name", want: "1 to 64 letters, digits, -, _ and ."}),
 	"queue":       checkQueue,
 	"address":     checkAddress,
 	"user":        checkUser,
@@ -38,8 +38,20 @@ var checks = map[string]func(s string) *fault{
 	"permit":      checkPermit,
 	"grace":       checkGrace,
 	"inherited":   checkInherited,
-	"size":        checkSize,
-	"space":       checkSpace,
+	"size":        argsSizes.check,
+	"space":       spaceSizes.check,
+}
+
+// shaped returns a check that accepts what a pattern matches.
+func shaped(shape func() *regexp.Regexp, f fault) func(s string) *fault {
+	f.reason = "it takes " + f.want
+	return func(s string) *fault {
+		if shape().MatchString(s) {
+			return nil
+		}
+		wrong := f
+		return &wrong
+	}
 }
 
 // graceAuto is the locks.grace that depends on the leases and on the topology.
@@ -66,9 +78,12 @@ func checkGrace(s string) *fault {
 
 // sizes describes the sizes that a setting accepts.
 type sizes struct {
-	units       []sizeUnit
+	units       []sizeUnit // smallest first
+	names       string     // of the units
 	least, most int64
 	allowed     string // smallest to largest, as users write it
+	example     string
+	hint        string
 }
 
 // sizeUnit is a unit of sizes.
@@ -79,30 +94,28 @@ type sizeUnit struct {
 
 var (
 	// argsSizes: larger args belong in a store.
-	argsSizes = sizes{[]sizeUnit{{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"B", 1}}, 1, 16 << 20, "1B to 16MiB"}
+	argsSizes = sizes{
+		units: []sizeUnit{{"B", 1}, {"KiB", 1 << 10}, {"MiB", 1 << 20}}, names: "B, KiB or MiB",
+		least: 1, most: 16 << 20, allowed: "1B to 16MiB", example: "128KiB", hint: "write 64KiB, 128KiB or 1MiB",
+	}
 	// spaceSizes are shares of a server's memory.
-	spaceSizes = sizes{[]sizeUnit{{"MiB", 1 << 20}, {"GiB", 1 << 30}}, 1 << 20, 1 << 40, "1MiB to 1024GiB"}
+	spaceSizes = sizes{
+		units: []sizeUnit{{"MiB", 1 << 20}, {"GiB", 1 << 30}}, names: "MiB or GiB",
+		least: 1 << 20, most: 1 << 40, allowed: "1MiB to 1024GiB", example: "2GiB", hint: "write 512MiB or 2GiB",
+	}
 )
 
-// checkSize accepts a number of bytes with a unit.
-func checkSize(s string) *fault {
-	if _, err := argsSizes.parse(s); err != nil {
-		return &fault{code: CodeRange, kind: "size", reason: err.Error(), want: "a size such as 128KiB", hint: "write 64KiB, 128KiB or 1MiB"}
-	}
-	return nil
-}
-
-// checkSpace accepts an amount of memory with a unit.
-func checkSpace(s string) *fault {
-	if _, err := spaceSizes.parse(s); err != nil {
-		return &fault{code: CodeRange, kind: "size", reason: err.Error(), want: "a size such as 2GiB", hint: "write 512MiB or 2GiB"}
+// check accepts a number of bytes with a unit.
+func (z sizes) check(s string) *fault {
+	if _, err := z.parse(s); err != nil {
+		return &fault{code: CodeRange, kind: "size", reason: err.Error(), want: "a size such as " + z.example, hint: z.hint}
 	}
 	return nil
 }
 
 // parse returns a size in bytes.
 func (z sizes) parse(s string) (int64, error) {
-	for _, unit := range z.units {
+	for _, unit := range slices.Backward(z.units) { // KiB ends with B
 		number, ok := strings.CutSuffix(s, unit.name)
 		if !ok {
 			continue
@@ -110,25 +123,13 @@ func (z sizes) parse(s string) (int64, error) {
 		n, err := strconv.ParseInt(strings.TrimSpace(number), 10, 64)
 		switch {
 		case err != nil:
-			return 0, fmt.Errorf("it is not a whole number with a unit, %s", z.names())
+			return 0, fmt.Errorf("it is not a whole number with a unit, %s", z.names)
 		case n < 1 || n > z.most/unit.bytes || n*unit.bytes < z.least:
 			return 0, fmt.Errorf("it must be from %s", z.allowed)
 		}
 		return n * unit.bytes, nil
 	}
-	return 0, fmt.Errorf("it has no unit, %s", z.names())
-}
-
-// names lists the units for a sentence, smallest first.
-func (z sizes) names() string {
-	units := slices.Clone(z.units)
-	slices.SortFunc(units, func(a, b sizeUnit) int { return int(a.bytes - b.bytes) })
-	names := make([]string, len(units))
-	for i, unit := range units {
-		names[i] = unit.name
-	}
-	last := len(names) - 1
-	return strings.Join(names[:last], ", ") + " or " + names[last]
+	return 0, fmt.Errorf("it has no unit, %s", z.names)
 }
 
 // redisSchemes are the schemes of redis.url.
@@ -275,28 +276,12 @@ func badHost(s string) string {
 }
 
 var (
-	namespaceShape  = pattern(`^[A-Za-z0-9_-]{1,64}$`)
+	// namespaceShape is the rule of package locks, as a pattern for the schema. A test compares the
+	// two.
+	namespaceShape = pattern(`^[A-Za-z0-9_-]{1,64}$`)
+	// workerNameShape refuses names that package locks would replace or cut.
 	workerNameShape = pattern(`^[A-Za-z0-9_.-]{1,64}$`)
 )
-
-// checkNamespace has the rule of package locks, as a pattern for the schema. A test compares the
-// two.
-func checkNamespace(s string) *fault {
-	if namespaceShape().MatchString(s) {
-		return nil
-	}
-	const want = "1 to 64 letters, digits, - and _"
-	return &fault{code: CodeName, kind: "namespace", own: true, reason: "it takes " + want, want: want}
-}
-
-// checkWorkerName refuses names that package locks would replace or cut.
-func checkWorkerName(s string) *fault {
-	if workerNameShape().MatchString(s) {
-		return nil
-	}
-	const want = "1 to 64 letters, digits, -, _ and ."
-	return &fault{code: CodeName, kind: "name", reason: "it takes " + want, want: want}
-}
 
 // checkQueue refuses names that asynq would treat as a hash tag, and names that are hard to type.
 func checkQueue(s string) *fault {

@@ -339,7 +339,7 @@ func TestNamespacesAreThoseOfTheLocks(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"", "a", "A_b-9", "a.b", "a b", "ä", "{a}", "a\n", strings.Repeat("n", 64), strings.Repeat("n", 65)} {
 		_, err := locks.NewSpace(nil, name)
-		if fault := checkNamespace(name); (fault == nil) != (err == nil) {
+		if fault := checks["namespace"](name); (fault == nil) != (err == nil) {
 			t.Errorf("%q: check says %v, and the locks say %v", name, fault, err)
 		}
 	}
