@@ -331,57 +331,58 @@ func (d *decoder) entries(n *yaml.Node, p *path) []entry {
 }
 
 // unknownKey reports an unknown key, and returns the key that was probably meant, or "".
-func (d *decoder) unknownKey(key *yaml.Node, t reflect.Type, p *path) (likely string) {
-	known := fieldsOf(t)
-	message := fmt.Sprintf("unknown key %s %s", quote(key.Value), p.in())
-	if name := plainKey(key.Value) + "_file"; known.byName[name] != nil {
-		d.error(key, CodeUnknownKey, message, didYouMean(name))
-		return name
+func (d *decoder) unknownKey(key *yaml.Node, t reflect.Type, p *path) string {
+	likely, hint := likelyKey(key.Value, t, p)
+	if likely != "" && hint == "" {
+		hint = didYouMean(likely)
 	}
-	wanted := plainKey(key.Value)
-	for other := range strings.FieldsSeq(otherWords[wanted]) {
-		if known.byName[other] != nil {
-			d.error(key, CodeUnknownKey, message, didYouMean(other))
-			return other
-		}
+	d.error(key, CodeUnknownKey, fmt.Sprintf("unknown key %s %s", quote(key.Value), p.in()), hint)
+	return likely
+}
+
+// likelyKey returns the key of a file type that was probably meant by an unknown one, or "". The
+// hint is "" if that key belongs in the same place.
+func likelyKey(key string, t reflect.Type, p *path) (likely, hint string) {
+	known := fieldsOf(t)
+	wanted := plainKey(key)
+	if name := wanted + "_file"; known.byName[name] != nil {
+		return name, ""
 	}
 	others := strings.Fields(otherWords[wanted])
 	for _, other := range others {
-		// retry_delay is nearer to retry than to its actual meaning
-		if name, where := belongsUnder(other, known); name != "" {
-			d.error(key, CodeUnknownKey, message, where)
-			return name
+		if known.byName[other] != nil {
+			return other, ""
 		}
 	}
-	if hint := noWords[wanted]; hint != "" {
-		d.error(key, CodeUnknownKey, message, hint)
-		return ""
+	for _, other := range others {
+		// retry_delay is nearer to retry than to its actual meaning
+		if name, where := belongsUnder(other, known); name != "" {
+			return name, where
+		}
 	}
-	if name := nearest(key.Value, known.names); name != "" {
-		d.error(key, CodeUnknownKey, message, didYouMean(name))
-		return name
+	if remedy := noWords[wanted]; remedy != "" {
+		return "", remedy
+	}
+	if name := nearest(key, known.names); name != "" {
+		return name, ""
 	}
 	if len(others) > 0 {
 		wanted = others[0]
 	}
 	if name, where := belongsUnder(wanted, known); name != "" {
-		d.error(key, CodeUnknownKey, message, where)
-		return name
+		return name, where
 	}
-	if t == reflect.TypeFor[policies]() && fieldsOf(jobFileType.Elem()).byName[wanted] != nil {
-		d.error(key, CodeUnknownKey, message, fmt.Sprintf("%q is set in each job, not in the defaults", wanted))
-		return ""
+	inJobs := fieldsOf(jobFileType.Elem()).byName[wanted] != nil
+	if t == reflect.TypeFor[policies]() && inJobs {
+		return "", fmt.Sprintf("%q is set in each job, not in the defaults", wanted)
 	}
-	if keys, _, inJob := p.split(); inJob && len(keys) > 0 && fieldsOf(jobFileType.Elem()).byName[wanted] != nil {
-		d.error(key, CodeUnknownKey, message, fmt.Sprintf("%q belongs beside %q, not into it", wanted, keys[0]))
-		return ""
+	if keys, _, inJob := p.split(); inJob && len(keys) > 0 && inJobs {
+		return "", fmt.Sprintf("%q belongs beside %q, not into it", wanted, keys[0])
 	}
-	hint := "this version knows " + strings.Join(known.names, ", ")
 	if len(known.names) > 10 {
-		hint = "lockstep config schema lists the keys that this version knows"
+		return "", "lockstep config schema lists the keys that this version knows"
 	}
-	d.error(key, CodeUnknownKey, message, hint)
-	return ""
+	return "", "this version knows " + strings.Join(known.names, ", ")
 }
 
 // belongsUnder returns the key under which another key is known and a text that says so, or
