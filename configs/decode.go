@@ -241,11 +241,8 @@ func (d *decoder) structure(n *yaml.Node, v reflect.Value, p *path) bool {
 		if !ok {
 			eachSecret(e.value, e.key.Value, func(n *yaml.Node, _ secrecy) { d.src.hide(n) })
 			likely := d.unknownKey(e.key, v.Type(), p)
-			if job, ok := v.Addr().Interface().(*jobFile); ok && slices.Contains(jobs.KindNames(), likely) {
-				job.likelyWork = true
-			}
-			if permit, ok := v.Addr().Interface().(*permitFile); ok && likely == "limit" {
-				permit.likelyLimit = true
+			if owner, ok := v.Addr().Interface().(interface{ defined() *definition }); ok {
+				owner.defined().likely = append(owner.defined().likely, likely)
 			}
 			continue
 		}
@@ -437,23 +434,9 @@ func (d *decoder) mapping(n *yaml.Node, v reflect.Value, r *rules, p *path) bool
 		}
 		value := reflect.New(elem).Elem()
 		switch {
-		case elem == jobFileType:
-			job := &jobFile{name: e.key.Value, src: d.src, key: e.key}
-			if !isNull(e.value) {
-				// a job without any key is reported as one without work
-				job.node = deref(e.value)
-				job.broken = !d.value(job.node, reflect.ValueOf(job).Elem(), &rules{}, at)
-			}
-			value.Set(reflect.ValueOf(job))
-		case elem == permitType:
-			permit := &permitFile{src: d.src, key: e.key, node: deref(e.value)}
-			if isNull(e.value) {
-				d.error(e.key, CodeEmpty, at.String()+" is empty", "write limit: NUMBER below it")
-				permit.broken = true
-			} else {
-				permit.broken = !d.value(permit.node, reflect.ValueOf(permit).Elem(), &rules{}, at)
-			}
-			value.Set(reflect.ValueOf(permit))
+		case elem.Kind() == reflect.Pointer:
+			value.Set(reflect.New(elem.Elem()))
+			d.definition(e, value, at)
 		case isNull(e.value):
 			d.error(e.key, CodeEmpty, at.String()+" is empty", emptyHint(elem))
 			continue
@@ -464,6 +447,21 @@ func (d *decoder) mapping(n *yaml.Node, v reflect.Value, r *rules, p *path) bool
 	}
 	v.Set(m)
 	return true
+}
+
+// definition decodes a job or permits. A job without any key is reported later, as one without
+// work.
+func (d *decoder) definition(e entry, v reflect.Value, p *path) {
+	def := v.Interface().(interface{ defined() *definition }).defined()
+	def.name, def.src, def.key = e.key.Value, d.src, e.key
+	switch {
+	case !isNull(e.value):
+		def.node = deref(e.value)
+		def.broken = !d.value(def.node, v.Elem(), &rules{}, p)
+	case v.Type() == permitType:
+		d.error(e.key, CodeEmpty, p.String()+" is empty", "write limit: NUMBER below it")
+		def.broken = true
+	}
 }
 
 // mapHint writes a list as the map that was probably meant: [A=b] as {A: "b"}, and [a] as {a: 1}.

@@ -235,6 +235,18 @@ type Log struct {
 	Format string `yaml:"format" enum:"auto,text,json" default:"auto" example:"json"`
 }
 
+// definition is the place where a file defines a job or permits.
+type definition struct {
+	name   string
+	src    *source
+	key    *yaml.Node // the name
+	node   *yaml.Node // the keys and values; nil without any
+	broken bool       // not a map of keys, which was reported
+	likely []string   // the keys that were probably meant by unknown ones
+}
+
+func (d *definition) defined() *definition { return d }
+
 type permitFile struct {
 	// The number of permits. Required.
 	Limit *int `yaml:"limit" min:"1" max:"1000000" example:"3"`
@@ -246,12 +258,7 @@ type permitFile struct {
 	// A description in your own words.
 	Description *prose `yaml:"description" unset:"none" example:"The partner allows three parallel calls"`
 
-	src  *source
-	key  *yaml.Node // the name in its declaration
-	node *yaml.Node // its keys and values
-
-	broken      bool // not a map of keys, which was reported
-	likelyLimit bool // a misspelled key is probably its limit
+	definition
 }
 
 // policies are the keys that a job and the defaults share.
@@ -369,13 +376,7 @@ type jobFile struct {
 
 	policies `yaml:",inline"`
 
-	name string
-	src  *source
-	key  *yaml.Node // the job's name in its definition
-	node *yaml.Node // its keys and values; nil for a job without any
-
-	broken     bool // not a map of keys, which was reported
-	likelyWork bool // a misspelled key is probably its work
+	definition
 }
 
 type httpFile struct {

@@ -357,7 +357,7 @@ func (l *loader) workProblems(f *jobFile) {
 	}
 	switch len(kinds) {
 	case 0:
-		if f.likelyWork {
+		if slices.ContainsFunc(f.likely, func(key string) bool { return slices.Contains(jobs.KindNames(), key) }) {
 			return
 		}
 		l.errorAt(f.src, f.key, CodeNoWork, fmt.Sprintf("job %q has nothing to do", f.name),
