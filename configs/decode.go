@@ -600,10 +600,7 @@ func (d *decoder) scalar(n *yaml.Node, v reflect.Value, r *rules, p *path) bool 
 		return true
 	case textType:
 		// A number is accepted as text: [sleep, 5] is a common spelling.
-		stored := d.stored
-		d.stored = false
-		value, replaced, ok := d.replace(n, p)
-		d.stored = stored
+		value, replaced, ok := d.replace(n, p, false)
 		if ok && r.check != "" {
 			if f := checkString(value, r); f != nil {
 				d.fault(n, n.Value, f.where(p), f, replaced, r.secret)
@@ -618,7 +615,7 @@ func (d *decoder) scalar(n *yaml.Node, v reflect.Value, r *rules, p *path) bool 
 		return ok
 	}
 
-	value, replaced, ok := d.replace(n, p)
+	value, replaced, ok := d.replace(n, p, d.stored)
 	if !ok {
 		return false
 	}
@@ -915,8 +912,8 @@ func parseInt(s string, yamlInt bool) (int, *fault) {
 }
 
 // replace returns a scalar with its ${...} replaced. replaced is false if the scalar contains
-// neither a ${...} nor an escaped dollar sign.
-func (d *decoder) replace(n *yaml.Node, p *path) (value string, replaced, ok bool) {
+// neither a ${...} nor an escaped dollar sign. stored says that the result reaches Redis.
+func (d *decoder) replace(n *yaml.Node, p *path, stored bool) (value string, replaced, ok bool) {
 	list, wrong := jobs.Pieces(n.Value)
 	if wrong != nil {
 		d.placeholder(n, &placeholderError{CodePlaceholder, wrong}, p)
@@ -928,7 +925,7 @@ func (d *decoder) replace(n *yaml.Node, p *path) (value string, replaced, ok boo
 	var b strings.Builder
 	ok = true
 	for _, part := range list {
-		if d.stored && part.File != "" {
+		if stored && part.File != "" {
 			d.placeholder(n, badPlaceholder(CodeSecretInRedis, part, "would reach Redis: this value is stored there",
 				"secrets are allowed in command, http, env and args"), p)
 			ok = false
@@ -1001,10 +998,7 @@ func (d *decoder) json(n *yaml.Node, p *path) (any, bool) {
 		d.fault(n, n.Value, f.where(p), f, false, false)
 		return nil, false
 	case "!!str", "!!timestamp":
-		stored := d.stored
-		d.stored = false
-		_, _, ok := d.replace(n, p)
-		d.stored = stored
+		_, _, ok := d.replace(n, p, false)
 		return n.Value, ok
 	}
 	d.error(n, CodeYAML, fmt.Sprintf("the tag %s does not fit %s", n.Tag, quote(n.Value)), "")
