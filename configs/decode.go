@@ -678,11 +678,11 @@ func (d *decoder) fault(n *yaml.Node, shown, where string, f *fault, replaced, s
 	if secret && (strings.Contains(n.Value, "@") && !jobs.PasswordIsReplaced(n.Value) || len(jobs.URLSecrets(n.Value)) > 0) {
 		d.src.hide(n)
 	}
-	if replaced || secret || f.part == "" {
-		d.error(n, f.code, message, hint)
-		return
+	part := f.part
+	if replaced || secret {
+		part = "" // it would quote the value
 	}
-	d.partError(d.src, n, f.part, f.offset, f.code, message, hint)
+	d.partProblem(d.src, n, part, f.offset, SeverityError, f.code, message, hint)
 }
 
 // sentence returns the message and hint of a fault.
@@ -945,7 +945,7 @@ func (d *decoder) replace(n *yaml.Node, p *path, stored bool) (value string, rep
 // placeholder reports a ${...}, at its own position in the text if that can be found.
 func (d *decoder) placeholder(n *yaml.Node, bad *placeholderError, p *path) {
 	message := fmt.Sprintf("%s %s, in %s", oneLine(bad.Source), bad.Reason, p)
-	d.partError(d.src, n, bad.Source, strings.Index(n.Value, bad.Source), bad.code, message, bad.Hint)
+	d.partProblem(d.src, n, bad.Source, strings.Index(n.Value, bad.Source), SeverityError, bad.code, message, bad.Hint)
 }
 
 // oneLine shortens an unclosed ${...}, which extends to the end of a text.

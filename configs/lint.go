@@ -46,7 +46,7 @@ func (l *loader) lintTrigger(f *jobFile, job *jobs.Job) {
 				if node.Value != job.Schedule {
 					part = "" // it contains ${...}
 				}
-				l.partWarning(f.src, node, part, finding)
+				l.partProblem(f.src, node, part, finding.offset, SeverityWarning, finding.code, finding.message, finding.hint)
 			}
 		}
 	}
@@ -524,14 +524,14 @@ func (l *loader) lintSettings(c *Config) {
 	lease := c.Settings.Locks.Lease
 	switch {
 	case lease < short:
-		l.settingWarning(c, "locks.lease", CodeShortLease, fmt.Sprintf("with a lease of %s, work is cut off when Redis is unreachable for about %s",
+		l.settingProblem(c, SeverityWarning, "locks.lease", CodeShortLease, fmt.Sprintf("with a lease of %s, work is cut off when Redis is unreachable for about %s",
 			cronspec.FormatInterval(lease), cronspec.FormatInterval(locks.Outage(lease).Truncate(100*time.Millisecond))), "the default is 15s")
 	case lease < locks.ClusterLease && strings.HasPrefix(c.Settings.Redis.URL, "redis-cluster://"):
 		key := "locks.lease"
 		if _, set := c.Origins[key]; !set {
 			key = "redis.url"
 		}
-		l.settingWarning(c, key, CodeShortLease, fmt.Sprintf("a lease of %s does not outlive the failover of a Redis Cluster, which takes 16s or more",
+		l.settingProblem(c, SeverityWarning, key, CodeShortLease, fmt.Sprintf("a lease of %s does not outlive the failover of a Redis Cluster, which takes 16s or more",
 			cronspec.FormatInterval(lease)), "set locks.lease to "+cronspec.FormatInterval(locks.ClusterLease))
 	}
 	if grace := c.Settings.Locks.GraceTime(); grace != 0 && grace < lease {
@@ -545,7 +545,7 @@ func (l *loader) lintSettings(c *Config) {
 		l.settingProblem(c, SeverityError, "redis.sign_key_file", CodeRange, fmt.Sprintf("redis.sign_key_file has %d files, two at most", n),
 			"name the file of the new key, then that of the one it replaces")
 	} else if n > 0 && c.Settings.Redis.SignKey != "" {
-		l.settingWarning(c, "redis.sign_key_file", CodeUnused, "redis.sign_key_file has no effect: redis.sign_key is set", "keep one of them")
+		l.settingProblem(c, SeverityWarning, "redis.sign_key_file", CodeUnused, "redis.sign_key_file has no effect: redis.sign_key is set", "keep one of them")
 	}
 	if l.rights {
 		l.lintRights(c)
@@ -616,7 +616,7 @@ func (l *loader) checkAuth(c *Config) {
 			"add mode: "+strings.Join(modes, " or "))
 	}
 	if !wrong && auth.Mode == "none" && c.Settings.Admin.ListenSet && !loopback(c.Settings.Admin.Listen) {
-		l.settingWarning(c, "admin.listen", CodeAuth, fmt.Sprintf("other hosts can reach %s, and admin.auth.mode is none: only /livez, /readyz and /metrics are served there",
+		l.settingProblem(c, SeverityWarning, "admin.listen", CodeAuth, fmt.Sprintf("other hosts can reach %s, and admin.auth.mode is none: only /livez, /readyz and /metrics are served there",
 			c.Settings.Admin.Listen), "set admin.auth.mode to basic, token or proxy, or listen on 127.0.0.1")
 	}
 }
@@ -628,11 +628,7 @@ func loopback(address string) bool {
 	return host == "localhost" || err == nil && ip.Unmap().IsLoopback()
 }
 
-// settingWarning warns of a setting at the place where it was set.
-func (l *loader) settingWarning(c *Config, key, code, message, hint string) {
-	l.settingProblem(c, SeverityWarning, key, code, message, hint)
-}
-
+// settingProblem reports a setting at the place where it was set.
 func (l *loader) settingProblem(c *Config, severity Severity, key, code, message, hint string) {
 	origin := c.Origins[key]
 	for _, s := range l.sources {
@@ -643,15 +639,6 @@ func (l *loader) settingProblem(c *Config, severity Severity, key, code, message
 		}
 	}
 	l.add(Problem{Origin: origin, Severity: severity, Code: code, Message: message, Hint: hint}, "")
-}
-
-// partWarning warns of a part of a value, such as one field of cron text.
-func (l *loader) partWarning(s *source, n *yaml.Node, part string, f finding) {
-	if part == "" {
-		l.warnAt(s, n, f.code, f.message, f.hint)
-		return
-	}
-	l.partProblem(s, n, part, f.offset, SeverityWarning, f.code, f.message, f.hint)
 }
 
 // LintSchedule returns warnings about valid cron text. They have no position. now is the instant

@@ -460,16 +460,11 @@ func (l *loader) warnAt(s *source, n *yaml.Node, code, message, hint string) {
 }
 
 func (l *loader) addAt(s *source, n *yaml.Node, severity Severity, code, message, hint string) {
-	l.add(Problem{Origin: s.origin(n), Severity: severity, Code: code, Message: message, Hint: hint,
-		Excerpt: s.line(n.Line), Width: s.width(n)}, "")
+	l.partProblem(s, n, "", 0, severity, code, message, hint)
 }
 
-// partError reports a part of a value, such as one field of cron text, if the file contains the
-// part literally. Otherwise it reports the whole value.
-func (l *loader) partError(s *source, n *yaml.Node, part string, offset int, code, message, hint string) {
-	l.partProblem(s, n, part, offset, SeverityError, code, message, hint)
-}
-
+// partProblem reports a part of a value, such as one field of cron text, if the file contains the
+// part literally. Otherwise, and if part is "", it reports the whole value.
 func (l *loader) partProblem(s *source, n *yaml.Node, part string, offset int, severity Severity, code, message, hint string) {
 	p := Problem{Origin: s.origin(n), Severity: severity, Code: code, Message: message, Hint: hint,
 		Excerpt: s.line(n.Line), Width: s.width(n)}
