@@ -129,7 +129,7 @@ func (l *loader) lintSilence(f *jobFile, job *jobs.Job) {
 	}
 	interval := job.Every
 	if f.Schedule != nil {
-		interval = l.schedule(job.Schedule, job.Timezone).longest(l.now)
+		interval = l.schedule(job.Schedule, job.Timezone).between(l.now).longest
 	}
 	if interval < job.MaxSilence || interval <= 0 {
 		return
@@ -675,8 +675,8 @@ func (l *loader) schedule(text, timezone string) *scheduleInfo {
 	info := new(scheduleInfo)
 	if info.schedule, info.err = cronspec.Parse(text, zone); info.err == nil {
 		info.findings = lintSchedule(info.schedule, l.now)
-		if fields := cronFields(text); fields != nil {
-			info.coarse = isNumber(fields[0].text) && isNumber(fields[1].text)
+		if fields := info.schedule.Fields(); fields != nil {
+			info.coarse = isNumber(fields[0].Text) && isNumber(fields[1].Text)
 		}
 	}
 	l.schedules[key] = info
@@ -686,28 +686,24 @@ func (l *loader) schedule(text, timezone string) *scheduleInfo {
 // shortest returns the shortest time between two of the next ticks if it may be below limit.
 // Otherwise it returns 0.
 func (i *scheduleInfo) shortest(limit time.Duration, now time.Time) time.Duration {
-	if i.err != nil || i.coarse && limit <= time.Hour {
+	if i.coarse && limit <= time.Hour {
 		return 0
 	}
 	return i.between(now).shortest
 }
 
-// longest returns the longest time between two of the next ticks, or 0 if there are fewer than two.
-func (i *scheduleInfo) longest(now time.Time) time.Duration {
-	if i.err != nil {
-		return 0
-	}
-	return i.between(now).longest
-}
-
 // gaps are the times between ticks, or 0 if there are fewer than two ticks.
 type gaps struct{ shortest, longest time.Duration }
 
+// between returns the gaps between the next ticks.
 func (i *scheduleInfo) between(now time.Time) *gaps {
 	if i.gaps != nil {
 		return i.gaps
 	}
 	i.gaps = new(gaps)
+	if i.err != nil {
+		return i.gaps
+	}
 	const looked = 16
 	last := i.schedule.Next(now)
 	for range looked {
@@ -733,34 +729,6 @@ type finding struct {
 	offset              int
 }
 
-// cronField is one field of cron text.
-type cronField struct {
-	text string
-	at   int // in bytes
-}
-
-// cronFields returns second, minute, hour, day of month, month and weekday, or nil for @daily and
-// similar names.
-func cronFields(text string) []cronField {
-	var list []cronField
-	for i := 0; i < len(text); {
-		if text[i] == ' ' || text[i] == '\t' {
-			i++
-			continue
-		}
-		end := i + strings.IndexAny(text[i:]+" ", " \t")
-		list = append(list, cronField{text[i:end], i})
-		i = end
-	}
-	switch len(list) {
-	case 5:
-		return append([]cronField{{text: "0"}}, list...)
-	case 6:
-		return list
-	}
-	return nil
-}
-
 func isNumber(s string) bool { return s != "" && strings.Trim(s, "0123456789") == "" }
 
 // isFixed reports whether a field has only single values: "0", "9,12".
@@ -772,49 +740,48 @@ func isStar(s string) bool { return s == "*" || s == "?" }
 func lintSchedule(schedule *cronspec.Schedule, now time.Time) []finding {
 	var list []finding
 	text := schedule.String()
-	fields := cronFields(text)
-	if fields != nil {
+	if fields := schedule.Fields(); fields != nil {
 		list = append(list, lintStars(text, fields)...)
 		list = append(list, lintSteps(fields)...)
 		list = append(list, lintDays(fields)...)
 		list = append(list, lintRare(text, schedule, now)...)
 	}
-	return append(list, lintClock(text, fields, schedule, now)...)
+	return append(list, lintClock(text, schedule, now)...)
 }
 
 // lintStars finds a star in a unit below a fixed one: "* 0 * * *" does not mean "at midnight", but
 // every minute of that hour.
-func lintStars(text string, fields []cronField) []finding {
+func lintStars(text string, fields []cronspec.Part) []finding {
 	second, minute, hour := fields[0], fields[1], fields[2]
 	times, code, star := 0, "", minute
-	fixed := func(f cronField) int { return strings.Count(f.text, ",") + 1 }
+	fixed := func(f cronspec.Part) int { return strings.Count(f.Text, ",") + 1 }
 	span := ""
 	switch {
-	case minute.text == "*" && isFixed(hour.text):
+	case minute.Text == "*" && isFixed(hour.Text):
 		times, code = 60*fixed(hour), CodeStarMinute
-		if second.text == "*" {
+		if second.Text == "*" {
 			times, star = 60*times, second
 		}
-		if n, err := strconv.Atoi(hour.text); err == nil {
+		if n, err := strconv.Atoi(hour.Text); err == nil {
 			span = fmt.Sprintf(", every minute from %02d:00 to %02d:59", n, n)
-			if second.text == "*" {
+			if second.Text == "*" {
 				span = fmt.Sprintf(", every second from %02d:00:00 to %02d:59:59", n, n)
 			}
 		}
-	case second.text == "*" && isFixed(minute.text):
+	case second.Text == "*" && isFixed(minute.Text):
 		times, code, star = 60*fixed(minute), CodeStarSecond, second
 		span = " an hour"
-		if isFixed(hour.text) {
+		if isFixed(hour.Text) {
 			times, span = times*fixed(hour), ""
 		}
 	default:
 		return nil
 	}
 	once := strings.Replace(text, "*", "0", 1)
-	if code == CodeStarMinute && second.text == "*" {
+	if code == CodeStarMinute && second.Text == "*" {
 		once = strings.Replace(once, "*", "0", 1)
 	}
-	return []finding{{code, fmt.Sprintf("%q runs %d times%s", text, times, span), fmt.Sprintf("did you mean %q?", once), star.text, star.at}}
+	return []finding{{code, fmt.Sprintf("%q runs %d times%s", text, times, span), fmt.Sprintf("did you mean %q?", once), star.Text, star.Offset}}
 }
 
 // cronUnits are the fields with steps that restart with the next larger unit.
@@ -832,11 +799,11 @@ var cronUnits = [6]struct {
 }
 
 // lintSteps finds steps that do not divide their unit.
-func lintSteps(fields []cronField) []finding {
+func lintSteps(fields []cronspec.Part) []finding {
 	var list []finding
 	for i, f := range fields {
 		unit := cronUnits[i]
-		rest, ok := strings.CutPrefix(f.text, "*/")
+		rest, ok := strings.CutPrefix(f.Text, "*/")
 		step, err := strconv.Atoi(rest)
 		if !ok || err != nil || step < 2 || unit.size%step == 0 {
 			continue
@@ -846,26 +813,26 @@ func lintSteps(fields []cronField) []finding {
 		if unit.every > 0 {
 			hint = fmt.Sprintf("every: %s keeps the distance", cronspec.FormatInterval(time.Duration(step)*unit.every))
 		}
-		message := fmt.Sprintf("%s %s restarts %s: after %d comes %d", unit.name, f.text, unit.anew, unit.first+last, unit.first)
-		list = append(list, finding{CodeUnevenStep, message, hint, f.text, f.at})
+		message := fmt.Sprintf("%s %s restarts %s: after %d comes %d", unit.name, f.Text, unit.anew, unit.first+last, unit.first)
+		list = append(list, finding{CodeUnevenStep, message, hint, f.Text, f.Offset})
 	}
 	return list
 }
 
 // lintDays finds day fields of which either one matches, and days that few months have.
-func lintDays(fields []cronField) []finding {
+func lintDays(fields []cronspec.Part) []finding {
 	day, month, weekday := fields[3], fields[4], fields[5]
-	if !isStar(day.text) && !isStar(weekday.text) {
-		return []finding{{CodeTwoDays, fmt.Sprintf("day of month %s and weekday %s: a day matches when either does", day.text, weekday.text),
-			"keep one of them, and let the job check the other", weekday.text, weekday.at}}
+	if !isStar(day.Text) && !isStar(weekday.Text) {
+		return []finding{{CodeTwoDays, fmt.Sprintf("day of month %s and weekday %s: a day matches when either does", day.Text, weekday.Text),
+			"keep one of them, and let the job check the other", weekday.Text, weekday.Offset}}
 	}
-	n, err := strconv.Atoi(day.text)
-	if err != nil || n < 29 || !isStar(month.text) {
+	n, err := strconv.Atoi(day.Text)
+	if err != nil || n < 29 || !isStar(month.Text) {
 		return nil
 	}
 	missing := map[int]string{29: "February has it in leap years only", 30: "February has none", 31: "five months have none"}[n]
 	return []finding{{CodeShortMonth, fmt.Sprintf("day of month %d: %s", n, missing),
-		"for the last day of a month run on 28-31 and let the job check the date", day.text, day.at}}
+		"for the last day of a month run on 28-31 and let the job check the date", day.Text, day.Offset}}
 }
 
 // rareAfter is the distance of the next tick from which it was probably meant to come sooner.
@@ -883,10 +850,9 @@ func lintRare(text string, schedule *cronspec.Schedule, now time.Time) []finding
 
 // lintClock finds times that a clock skips or shows twice within a year. It ignores the first
 // instant of either period, because a run at 02:00 then starts at its usual time.
-func lintClock(text string, fields []cronField, schedule *cronspec.Schedule, now time.Time) []finding {
+func lintClock(text string, schedule *cronspec.Schedule, now time.Time) []finding {
 	zone := schedule.Location()
-	followsRealTime := text == "@hourly" || fields != nil && strings.HasPrefix(fields[2].text, "*") && !strings.Contains(fields[2].text, ",")
-	if zone == time.UTC || followsRealTime {
+	if zone == time.UTC || schedule.FollowsRealTime() {
 		return nil
 	}
 	// its ticks are wall times, counted as if they were UTC

@@ -30,15 +30,15 @@ var fields = [6]field{
 
 // check refuses a field with mistakes. Otherwise it writes the field to b in a form that the
 // library reads as intended.
-func (f *field) check(p part, b *strings.Builder) *Error {
-	if p.text == "?" && f.day {
+func (f *field) check(p Part, b *strings.Builder) *Error {
+	if p.Text == "?" && f.day {
 		b.WriteByte('*')
 		return nil
 	}
-	items := strings.Split(p.text, ",")
-	at := p.at
+	items := strings.Split(p.Text, ",")
+	at := p.Offset
 	for i, text := range items {
-		item := part{text: text, at: at}
+		item := Part{text, at}
 		at += len(text) + len(",")
 		switch {
 		case text == "":
@@ -57,8 +57,8 @@ func (f *field) check(p part, b *strings.Builder) *Error {
 }
 
 // checkItem is check for one item of a list.
-func (f *field) checkItem(item part, b *strings.Builder) *Error {
-	base, stepText, stepped := strings.Cut(item.text, "/")
+func (f *field) checkItem(item Part, b *strings.Builder) *Error {
+	base, stepText, stepped := strings.Cut(item.Text, "/")
 	low, high, err := f.span(item, base, stepped)
 	if err != nil {
 		return err
@@ -75,7 +75,7 @@ func (f *field) checkItem(item part, b *strings.Builder) *Error {
 		}
 	}
 	if high <= f.last {
-		b.WriteString(item.text)
+		b.WriteString(item.Text)
 		return nil
 	}
 	// The library accepts Sunday only as 0, and no range that ends with it.
@@ -89,7 +89,7 @@ func (f *field) checkItem(item part, b *strings.Builder) *Error {
 }
 
 // span returns the first and the last value of an item. base is the part before the step.
-func (f *field) span(item part, base string, stepped bool) (low, high int, err *Error) {
+func (f *field) span(item Part, base string, stepped bool) (low, high int, err *Error) {
 	if base == "*" {
 		return f.min, f.last, nil
 	}
@@ -120,7 +120,7 @@ func (f *field) span(item part, base string, stepped bool) (low, high int, err *
 }
 
 // value parses a number or a name.
-func (f *field) value(item part, text string) (int, *Error) {
+func (f *field) value(item Part, text string) (int, *Error) {
 	for i, name := range f.names {
 		if strings.EqualFold(text, name) {
 			return f.min + i, nil
@@ -149,7 +149,7 @@ func (f *field) bounds() string {
 }
 
 // unknown explains a text that is neither a number nor a name.
-func (f *field) unknown(item part, text string) *Error {
+func (f *field) unknown(item Part, text string) *Error {
 	upper := strings.ToUpper(text)
 	switch {
 	case f.day && strings.Contains(text, "#"):
@@ -173,7 +173,7 @@ func (f *field) unknown(item part, text string) *Error {
 }
 
 // misplaced explains a star or question mark next to other text.
-func (f *field) misplaced(item part, base string) *Error {
+func (f *field) misplaced(item Part, base string) *Error {
 	switch {
 	case base == "?" && f.day:
 		return f.wrong(item, "? must be alone", "write *")
@@ -184,8 +184,8 @@ func (f *field) misplaced(item part, base string) *Error {
 }
 
 // backwards explains a range that ends before it begins.
-func (f *field) backwards(item part, low, high int) *Error {
-	if strings.Contains(item.text, "/") {
+func (f *field) backwards(item Part, low, high int) *Error {
+	if strings.Contains(item.Text, "/") {
 		return f.wrong(item, "the range runs backwards", "write two ranges")
 	}
 	span := func(a, b int) string {
@@ -202,8 +202,8 @@ func (f *field) backwards(item part, low, high int) *Error {
 }
 
 // wrong returns an error for a part of the field. Parse adds the text.
-func (f *field) wrong(p part, problem, hint string) *Error {
-	return &Error{Field: f.name, Part: p.text, Offset: p.at, Problem: problem, Hint: hint}
+func (f *field) wrong(p Part, problem, hint string) *Error {
+	return &Error{Field: f.name, Part: p.Text, Offset: p.Offset, Problem: problem, Hint: hint}
 }
 
 // parseNumber parses digits without a sign. A number too large for an int exceeds the values of any

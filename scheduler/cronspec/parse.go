@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/agnivade/levenshtein"
 	"github.com/robfig/cron/v3"
@@ -70,12 +69,10 @@ func (s *Schedule) read(expr string) *Error {
 	if err := checkWhole(expr, parts); err != nil {
 		return err
 	}
-	if alias, ok := aliases[parts[0].text]; ok {
+	if alias, ok := aliases[parts[0].Text]; ok {
 		parts = split(alias)
 	}
-	if len(parts) == 5 {
-		parts = append([]part{{text: "0"}}, parts...)
-	}
+	parts = withSecond(parts)
 	var b strings.Builder
 	for i := range fields {
 		if err := fields[i].check(parts[i], &b); err != nil {
@@ -92,12 +89,12 @@ func (s *Schedule) read(expr string) *Error {
 		dayOfMonth: spec.Dom &^ libraryStar, month: spec.Month &^ libraryStar, weekday: spec.Dow &^ libraryStar,
 		anyDayOfMonth: spec.Dom&libraryStar != 0, anyWeekday: spec.Dow&libraryStar != 0,
 	}
-	hour := parts[2].text
+	hour := parts[2].Text
 	s.realTime = strings.HasPrefix(hour, "*") && !strings.Contains(hour, ",")
 
 	if !s.pattern.comes() {
 		day := parts[3]
-		return &Error{Field: fields[3].name, Part: day.text, Offset: day.at,
+		return &Error{Field: fields[3].name, Part: day.Text, Offset: day.Offset,
 			Problem: "never occurs" + s.pattern.monthWords(" in "), Hint: "write a day that does"}
 	}
 	return nil
@@ -118,54 +115,56 @@ func readPlain(plain string) (spec *cron.SpecSchedule, err error) {
 	return read.(*cron.SpecSchedule), nil
 }
 
-// part is a piece of cron text and its byte offset.
-type part struct {
-	text string
-	at   int
+// Part is a piece of cron text, such as one field.
+type Part struct {
+	Text   string
+	Offset int // in bytes
 }
 
 // split splits cron text at white space.
-func split(expr string) []part {
-	var parts []part
-	rest := expr
-	for {
-		rest = strings.TrimLeftFunc(rest, unicode.IsSpace)
-		if rest == "" {
-			return parts
-		}
-		n := strings.IndexFunc(rest, unicode.IsSpace)
-		if n < 0 {
-			n = len(rest)
-		}
-		parts = append(parts, part{text: rest[:n], at: len(expr) - len(rest)})
-		rest = rest[n:]
+func split(expr string) []Part {
+	var parts []Part
+	at := 0
+	for _, text := range strings.Fields(expr) {
+		at += strings.Index(expr[at:], text)
+		parts = append(parts, Part{text, at})
+		at += len(text)
 	}
+	return parts
+}
+
+// withSecond puts the second in front of five fields, as 0.
+func withSecond(parts []Part) []Part {
+	if len(parts) == 5 {
+		return append([]Part{{Text: "0"}}, parts...)
+	}
+	return parts
 }
 
 // checkWhole refuses text that has neither five or six fields nor a known name.
-func checkWhole(expr string, parts []part) *Error {
+func checkWhole(expr string, parts []Part) *Error {
 	if len(parts) == 0 {
 		return &Error{Part: expr, Problem: "empty", Hint: "write " + layout}
 	}
 	first := parts[0]
 	wrong := func(problem, hint string) *Error {
-		return &Error{Part: first.text, Offset: first.at, Problem: problem, Hint: hint}
+		return &Error{Part: first.Text, Offset: first.Offset, Problem: problem, Hint: hint}
 	}
 	for _, prefix := range []string{"TZ=", "CRON_TZ="} {
-		if zone, ok := strings.CutPrefix(first.text, prefix); ok {
+		if zone, ok := strings.CutPrefix(first.Text, prefix); ok {
 			if !isZone(zone) {
 				zone = "Europe/Berlin"
 			}
 			return wrong("the time zone has its own key", "write timezone: "+zone)
 		}
 	}
-	if strings.HasPrefix(first.text, "@") {
+	if strings.HasPrefix(first.Text, "@") {
 		return checkAlias(parts, wrong)
 	}
 	switch {
 	case len(parts) > 6:
 		extra := parts[6]
-		return &Error{Part: extra.text, Offset: extra.at, Problem: fmt.Sprintf("%d fields are too many", len(parts)),
+		return &Error{Part: extra.Text, Offset: extra.Offset, Problem: fmt.Sprintf("%d fields are too many", len(parts)),
 			Hint: "write " + layout + "; there is no field for a year or a command"}
 	case len(parts) < 5:
 		rest := strings.ToLower(strings.Join(strings.Fields(expr), ""))
@@ -196,8 +195,8 @@ func checkWhole(expr string, parts []part) *Error {
 }
 
 // checkAlias refuses every name with an @ except the known ones.
-func checkAlias(parts []part, wrong func(problem, hint string) *Error) *Error {
-	name := parts[0].text
+func checkAlias(parts []Part, wrong func(problem, hint string) *Error) *Error {
+	name := parts[0].Text
 	if _, ok := aliases[name]; ok {
 		if len(parts) > 1 {
 			return wrong("a name must be alone", fmt.Sprintf("write %q, or five fields", name))
@@ -207,8 +206,8 @@ func checkAlias(parts []part, wrong func(problem, hint string) *Error) *Error {
 	switch strings.ToLower(name) {
 	case "@every":
 		interval := "15m"
-		if len(parts) > 1 && isInterval(parts[1].text) {
-			interval = parts[1].text
+		if len(parts) > 1 && isInterval(parts[1].Text) {
+			interval = parts[1].Text
 		}
 		return wrong("an interval has its own key", "write every: "+interval)
 	case "@reboot":

@@ -58,6 +58,19 @@ func FormatInterval(d time.Duration) string {
 // String returns the cron text that was passed to [Parse], or "every 15m".
 func (s *Schedule) String() string { return s.text }
 
+// Fields returns the second, minute, hour, day of month, month and weekday of cron text. The second
+// is 0 if the text has none. Fields returns nil for an interval, and for a name such as @daily.
+func (s *Schedule) Fields() []Part {
+	if fields := withSecond(split(s.text)); len(fields) == 6 {
+		return fields
+	}
+	return nil
+}
+
+// FollowsRealTime reports whether the hour field is "*" or "*/n": a tick is then each instant at
+// which the wall clock matches. Any other cron text has one tick for each wall time.
+func (s *Schedule) FollowsRealTime() bool { return s.realTime }
+
 // Location returns the time zone whose wall clock the schedule follows. It is UTC for an interval.
 func (s *Schedule) Location() *time.Location { return s.loc }
 
