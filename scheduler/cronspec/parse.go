@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"regexp"
-	"strconv"
 	"strings"
 	"time"
 
@@ -182,8 +181,8 @@ func checkWhole(expr string, parts []Part) *Error {
 		if _, ok := aliases["@"+rest]; ok {
 			return wrong("not cron text", fmt.Sprintf("did you mean %q?", "@"+rest))
 		}
-		if hour, minute, ok := strings.Cut(rest, ":"); ok && isNumber(hour, 23) && isNumber(minute, 59) {
-			return wrong("this is a time of day", fmt.Sprintf("write \"%s %s * * *\"", plainNumber(minute), plainNumber(hour)))
+		if at, err := time.Parse("15:4", rest); err == nil {
+			return wrong("this is a time of day", fmt.Sprintf("write \"%d %d * * *\"", at.Minute(), at.Hour()))
 		}
 		count := "1 field is"
 		if len(parts) > 1 {
@@ -223,20 +222,6 @@ func checkAlias(parts []Part, wrong func(problem, hint string) *Error) *Error {
 		}
 	}
 	return wrong("unknown name", fmt.Sprintf("did you mean %q?", best))
-}
-
-// isNumber reports whether text is a number of one or two digits that is at most most.
-func isNumber(text string, most int) bool {
-	n, err := strconv.ParseUint(text, 10, 8)
-	return err == nil && len(text) <= 2 && int(n) <= most
-}
-
-// plainNumber removes the leading zero of a time.
-func plainNumber(text string) string {
-	if len(text) == 2 {
-		return strings.TrimPrefix(text, "0")
-	}
-	return text
 }
 
 // wordInterval matches an interval with a word as its unit: 5minutes, or the word alone.
