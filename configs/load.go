@@ -141,7 +141,7 @@ func Load(o Options) (*Config, error) {
 		l.largeArgs(c)
 	}
 	l.lintSettings(c)
-	for _, path := range l.secrets.missing() {
+	for _, path := range l.secrets.paths(false) {
 		l.inputs.missing(path)
 	}
 	for _, s := range l.sources {
@@ -241,27 +241,13 @@ func (c *secretCache) read(path string) (string, error) {
 	return s.value, s.err
 }
 
-// found returns the files that were read, sorted.
-func (c *secretCache) found() []string {
+// paths returns the files that were read, or those that could not be read, sorted.
+func (c *secretCache) paths(read bool) []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var paths []string
 	for path, s := range c.files {
-		if s.err == nil {
-			paths = append(paths, path)
-		}
-	}
-	slices.Sort(paths)
-	return paths
-}
-
-// missing returns the files that could not be read, sorted.
-func (c *secretCache) missing() []string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	var paths []string
-	for path, s := range c.files {
-		if s.err != nil {
+		if read == (s.err == nil) {
 			paths = append(paths, path)
 		}
 	}

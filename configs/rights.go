@@ -29,7 +29,7 @@ func (l *loader) lintRights(c *Config) {
 	for _, file := range c.secretFiles() {
 		look(file.path, file.key)
 	}
-	for _, path := range l.secrets.found() {
+	for _, path := range l.secrets.paths(true) {
 		look(path, "${file:"+path+"}")
 	}
 }
