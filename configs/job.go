@@ -253,14 +253,7 @@ func (f *jobFile) has(keys ...string) bool {
 
 // find returns the key and value at a path of keys, or nils.
 func (f *jobFile) find(keys ...string) (key, value *yaml.Node) {
-	if f.node == nil {
-		return nil, nil
-	}
-	key, value = find(f.node, keys...)
-	if value == nil || isNull(value) {
-		return nil, nil
-	}
-	return key, value
+	return written(f.node, keys...)
 }
 
 // trigger sets when the job runs.
@@ -414,8 +407,8 @@ func (l *loader) checkJitter(f *jobFile, job *jobs.Job) {
 		at, _ := f.find("jitter")
 		if at == nil {
 			at = f.key
-			if file, node := l.ofDefaults("jitter"); node != nil && hint == "" {
-				hint = fmt.Sprintf("the defaults set it, at %s: give this job its own", file.src.origin(node))
+			if s, _, node := l.ofDefaults("jitter"); node != nil && hint == "" {
+				hint = fmt.Sprintf("the defaults set it, at %s: give this job its own", s.origin(node))
 			}
 		}
 		l.errorAt(f.src, at, CodeJitter, fmt.Sprintf("jitter of job %q is %s, %s", f.name, cronspec.FormatInterval(job.Jitter), than), hint)

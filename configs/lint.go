@@ -58,28 +58,28 @@ func (l *loader) lintTrigger(f *jobFile, job *jobs.Job) {
 		}
 	}
 	if fixed := map[string]string{"EST": "America/New_York", "MST": "America/Denver", "HST": "Pacific/Honolulu"}[job.Timezone]; fixed != "" && f.Schedule != nil {
-		at, node := place{f.src, f.key}, (*yaml.Node)(nil)
+		s, node := f.src, (*yaml.Node)(nil)
 		if _, node = f.find("timezone"); node == nil {
-			if at, node = l.ofDefaults("timezone"); node == nil {
+			if s, _, node = l.ofDefaults("timezone"); node == nil {
 				return
 			}
 		}
-		l.warnAt(at.src, node, CodeFixedZone, fmt.Sprintf("time zone %s has no daylight saving time", job.Timezone),
+		l.warnAt(s, node, CodeFixedZone, fmt.Sprintf("time zone %s has no daylight saving time", job.Timezone),
 			fmt.Sprintf("did you mean %q?", fixed))
 	}
 }
 
-// ofDefaults returns the last place where the files' defaults set a key.
-func (l *loader) ofDefaults(key string) (at place, node *yaml.Node) {
-	for _, s := range l.sources {
-		if s.file.Defaults == nil {
+// ofDefaults returns the last place where the files' defaults set a key, or nils.
+func (l *loader) ofDefaults(path ...string) (s *source, key, value *yaml.Node) {
+	for _, one := range l.sources {
+		if one.file.Defaults == nil {
 			continue
 		}
-		if _, value := find(s.root, "defaults", key); value != nil && !isNull(value) {
-			at, node = place{s, value}, value
+		if k, v := written(one.root, append([]string{"defaults"}, path...)...); v != nil {
+			s, key, value = one, k, v
 		}
 	}
-	return at, node
+	return s, key, value
 }
 
 // evenInterval returns the next longer interval, in whole units of its size, that divides a day or
@@ -551,7 +551,7 @@ func (l *loader) lintSettings(c *Config) {
 		l.lintRights(c)
 	}
 	for _, s := range l.sources {
-		if _, node := find(s.root, "redis", "sign_key"); node != nil && !isNull(node) {
+		if _, node := written(s.root, "redis", "sign_key"); node != nil {
 			if parts, references := plainParts(node.Value); strings.Join(parts, "") != "" {
 				s.hide(node)
 				if !references {

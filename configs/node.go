@@ -159,6 +159,15 @@ func find(m *yaml.Node, path ...string) (key, value *yaml.Node) {
 	return key, value
 }
 
+// written returns the key and value at a path of keys, as find does, or nils if the value is null.
+func written(m *yaml.Node, path ...string) (key, value *yaml.Node) {
+	key, value = find(m, path...)
+	if value == nil || isNull(value) {
+		return nil, nil
+	}
+	return key, value
+}
+
 // Limits for the expansion of a file. With aliases, a short file can expand without end.
 const (
 	depthLimit  = 100

@@ -38,7 +38,7 @@ func (l *loader) buildPermits() map[string]Permit {
 		if f.broken {
 			continue
 		}
-		if _, written := find(f.node, "limit"); (written == nil || isNull(written)) && !slices.Contains(f.likely, "limit") {
+		if _, limit := written(f.node, "limit"); limit == nil && !slices.Contains(f.likely, "limit") {
 			l.errorAt(f.src, f.key, CodeMissingKey, fmt.Sprintf("permits %q have no limit", name), "write limit: NUMBER below it")
 		}
 		built[name] = Permit{

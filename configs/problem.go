@@ -1,6 +1,7 @@
 package configs
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -343,13 +344,7 @@ func (r *report) sorted(files []string) []Problem {
 		return len(files) + 1 // a path that was given but could not be read
 	}
 	slices.SortStableFunc(r.list, func(a, b reported) int {
-		if d := rank(a) - rank(b); d != 0 {
-			return d
-		}
-		if d := a.Line - b.Line; d != 0 {
-			return d
-		}
-		return a.Column - b.Column
+		return cmp.Or(rank(a)-rank(b), a.Line-b.Line, a.Column-b.Column)
 	})
 	var list []Problem
 	for _, f := range r.list {

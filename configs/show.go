@@ -63,19 +63,10 @@ func (c *Config) JobValues(name string) []Value {
 	values := JobKeys(c.Jobs[at])
 	for i := range values {
 		path := keyPath(values[i].Key)
-		if f.node != nil {
-			if key, value := find(f.node, path...); value != nil && !isNull(value) {
-				values[i].Origin = f.src.origin(key)
-				continue
-			}
-		}
-		for _, s := range c.origins.sources {
-			if s.file.Defaults == nil {
-				continue
-			}
-			if key, value := find(s.root, append([]string{"defaults"}, path...)...); value != nil && !isNull(value) {
-				values[i].Origin = s.origin(key)
-			}
+		if key, _ := f.find(path...); key != nil {
+			values[i].Origin = f.src.origin(key)
+		} else if s, key, _ := c.origins.ofDefaults(path...); key != nil {
+			values[i].Origin = s.origin(key)
 		}
 	}
 	return values
@@ -91,7 +82,7 @@ func (c *Config) PermitValues() []Value {
 	for _, name := range slices.Sorted(maps.Keys(c.Permits)) {
 		permit, f := c.Permits[name], c.origins.permits[name]
 		for _, v := range []Value{{Key: "limit", Value: permit.Limit}, {Key: "version", Value: permit.Version}, {Key: "description", Value: permit.Description}} {
-			if key, value := find(f.node, v.Key); value != nil && !isNull(value) {
+			if key, _ := written(f.node, v.Key); key != nil {
 				v.Origin = f.src.origin(key)
 			} else if v.Key == "description" {
 				continue // it has no default
