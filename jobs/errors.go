@@ -46,8 +46,8 @@ func Permanent(err error) error {
 // IsPermanent reports whether err, or an error that it wraps, was made with [Permanent]. It takes
 // precedence over [RetryDelay]: an error that is both is not retried.
 func IsPermanent(err error) bool {
-	var permanent *permanentError
-	return errors.As(err, &permanent)
+	_, ok := errors.AsType[*permanentError](err)
+	return ok
 }
 
 // RetryAfter returns an error with the text of err that asks for a pause of d before the next
@@ -70,18 +70,16 @@ func RetryDelay(err error) (time.Duration, bool) {
 	return after.delay, true
 }
 
-type permanentError struct{ err error }
+type permanentError struct{ error }
 
-func (e *permanentError) Error() string { return e.err.Error() }
-func (e *permanentError) Unwrap() error { return e.err }
+func (e *permanentError) Unwrap() error { return e.error }
 
 type retryAfterError struct {
-	err   error
+	error
 	delay time.Duration
 }
 
-func (e *retryAfterError) Error() string { return e.err.Error() }
-func (e *retryAfterError) Unwrap() error { return e.err }
+func (e *retryAfterError) Unwrap() error { return e.error }
 
 // PanicError is the error of a handler that panicked.
 type PanicError struct {

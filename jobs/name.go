@@ -12,15 +12,16 @@ import (
 	"unicode/utf8"
 )
 
+const (
+	digits   = "0123456789"
+	lowers   = "abcdefghijklmnopqrstuvwxyz"
+	capitals = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+)
+
 // ValidName checks the name of a job: 1 to 63 characters of a-z, 0-9 and "-", where "-" is neither
 // first nor last.
 func ValidName(name string) error {
-	ok := name != "" && len(name) <= 63 && name[0] != '-' && name[len(name)-1] != '-'
-	for i := 0; ok && i < len(name); i++ {
-		c := name[i]
-		ok = 'a' <= c && c <= 'z' || '0' <= c && c <= '9' || c == '-'
-	}
-	if !ok {
+	if !isName(name, 63, lowers+digits, "-") {
 		return fmt.Errorf(`job name %q: want 1 to 63 characters of a-z, 0-9 and inner "-"`, name)
 	}
 	return nil
@@ -29,17 +30,16 @@ func ValidName(name string) error {
 // ValidHandlerName checks the name of a Go handler: 1 to 100 ASCII letters, digits and inner ".",
 // "_", "-", "/".
 func ValidHandlerName(name string) error {
-	alphanumeric := func(c byte) bool {
-		return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
-	}
-	ok := name != "" && len(name) <= 100 && alphanumeric(name[0]) && alphanumeric(name[len(name)-1])
-	for i := 0; ok && i < len(name); i++ {
-		ok = alphanumeric(name[i]) || strings.IndexByte("._-/", name[i]) >= 0
-	}
-	if !ok {
+	if !isName(name, 100, lowers+capitals+digits, "._-/") {
 		return fmt.Errorf(`handler name %q: want 1 to 100 ASCII letters, digits and inner ".", "_", "-", "/"`, name)
 	}
 	return nil
+}
+
+// isName reports whether a name has 1 to most characters, which are all among outer and inner, and
+// neither begins nor ends with one of inner.
+func isName(name string, most int, outer, inner string) bool {
+	return name != "" && len(name) <= most && strings.Trim(name, outer+inner) == "" && strings.Trim(name, inner) == name
 }
 
 // MaxUserName bounds the name of a user, in bytes.

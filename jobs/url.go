@@ -95,19 +95,14 @@ func isWeb(scheme string) bool { return scheme == "http" || scheme == "https" }
 // userEnd returns the position of the @ after the user and password of a URL without its scheme, or
 // -1 if the URL has neither.
 func userEnd(scheme, rest string) int {
-	authority := rest[:indexAny(rest, "/?#")]
+	authority := rest
+	if end := strings.IndexAny(rest, "/?#"); end >= 0 {
+		authority = rest[:end]
+	}
 	user := strings.LastIndexByte(authority, '@')
 	if !isWeb(scheme) || user < 0 && !numericPort.MatchString(authority) {
 		// No host has such a port: an unescaped password continues after a / or a ?.
 		user = strings.LastIndexByte(rest, '@')
 	}
 	return user
-}
-
-// indexAny is strings.IndexAny, or the length of s.
-func indexAny(s, chars string) int {
-	if i := strings.IndexAny(s, chars); i >= 0 {
-		return i
-	}
-	return len(s)
 }
