@@ -56,13 +56,10 @@ func Handle[A any](reg *Registry, name string, handler func(ctx context.Context,
 	if handler == nil {
 		panic("jobs: Handle: handler " + name + " is nil")
 	}
-	var h handling
-	for _, option := range options {
-		option(&h)
-	}
+	strict := slices.Contains(options, Strict)
 	reg.add(name, func(ctx context.Context, attempt *Attempt) error {
 		run := &Run[A]{attempt: attempt}
-		if err := decodeArgs(attempt.Args, &run.Args, h.strict); err != nil {
+		if err := decodeArgs(attempt.Args, &run.Args, strict); err != nil {
 			return Permanent(fmt.Errorf("args of handler %s: %w", name, err))
 		}
 		return handler(ctx, run)
@@ -70,17 +67,12 @@ func Handle[A any](reg *Registry, name string, handler func(ctx context.Context,
 }
 
 // An Option changes how [Handle] treats a handler's runs: see [Strict].
-type Option func(*handling)
-
-// handling holds the options of one handler.
-type handling struct {
-	strict bool
-}
+type Option string
 
 // Strict is an [Option] of [Handle]. With it, a run fails if its arguments have a field that the
 // handler's type does not have. It fails without a retry, and the error names the field. Choose it
 // where a misspelled argument would do harm, and deploy the workers before the producers.
-func Strict(h *handling) { h.strict = true }
+const Strict Option = "strict"
 
 func (r *Registry) add(name string, handler func(context.Context, *Attempt) error) {
 	r.mu.Lock()
