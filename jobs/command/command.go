@@ -46,7 +46,7 @@ func (e *Executor) Execute(ctx context.Context, attempt *jobs.Attempt) error {
 	if err != nil {
 		return err
 	}
-	inherited := e.jobEnv
+	inherited := e.options.JobEnv
 	if inherited == nil {
 		inherited = os.Environ()
 	}

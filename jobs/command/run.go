@@ -48,11 +48,7 @@ type Options struct {
 // [Executor.Run] runs any command. It is safe for concurrent use and keeps nothing open between
 // calls.
 type Executor struct {
-	guard     []string
-	guardEnv  []string
-	jobEnv    []string
-	killAfter time.Duration
-	log       *slog.Logger
+	options Options // with their defaults
 }
 
 // New returns an executor. It starts nothing. It returns an error if Guard is empty or names no
@@ -68,21 +64,20 @@ func New(options Options) (*Executor, error) {
 	if err != nil {
 		return nil, fmt.Errorf("command: Options.Guard: %w", err)
 	}
-	e := &Executor{guard: append([]string{path}, options.Guard[1:]...), killAfter: options.KillAfter, log: options.Logger,
-		guardEnv: options.GuardEnv, jobEnv: options.JobEnv}
-	if e.killAfter < 0 {
-		return nil, fmt.Errorf("command: Options.KillAfter %v is negative", e.killAfter)
+	options.Guard = append([]string{path}, options.Guard[1:]...)
+	if options.KillAfter < 0 {
+		return nil, fmt.Errorf("command: Options.KillAfter %v is negative", options.KillAfter)
 	}
-	if e.killAfter == 0 {
-		e.killAfter = 5 * time.Second
+	if options.KillAfter == 0 {
+		options.KillAfter = 5 * time.Second
 	}
-	if e.log == nil {
-		e.log = slog.Default()
+	if options.Logger == nil {
+		options.Logger = slog.Default()
 	}
-	if e.guardEnv == nil {
-		e.guardEnv = os.Environ()
+	if options.GuardEnv == nil {
+		options.GuardEnv = os.Environ()
 	}
-	return e, nil
+	return &Executor{options}, nil
 }
 
 // GuardMain is the main function of a guard. It returns the exit code. Call it from main as soon as
@@ -265,15 +260,15 @@ func (c *child) startGuard() error {
 		ordersWrite.Close()
 		return err
 	}
-	c.cmd = exec.Command(c.guard[0], c.guard[1:]...)
-	if c.guard[0] == selfLink {
+	c.cmd = exec.Command(c.options.Guard[0], c.options.Guard[1:]...)
+	if c.options.Guard[0] == selfLink {
 		c.cmd.Args[0] = os.Args[0] // more informative in a list of processes
 	}
 	if c.spec.Label != "" {
 		c.cmd.Args = append(c.cmd.Args, c.spec.Label)
 	}
 	// A guard does one thing at a time. With one processor it starts in nine tenths of the time.
-	c.cmd.Dir, c.cmd.Env = c.spec.Dir, append(slices.Clone(c.guardEnv), "GOMAXPROCS=1")
+	c.cmd.Dir, c.cmd.Env = c.spec.Dir, append(slices.Clone(c.options.GuardEnv), "GOMAXPROCS=1")
 	if c.spec.Stdin != nil {
 		// A nil *os.File must not become a non-nil io.Reader.
 		c.cmd.Stdin = c.spec.Stdin
@@ -383,7 +378,7 @@ func (c *child) watch(ctx context.Context) bool {
 			abandon, exiting = nil, true
 		case <-done:
 			done = nil
-			c.grace = bootclock.Now() + c.killAfter
+			c.grace = bootclock.Now() + c.options.KillAfter
 			c.told = c.deadline()
 			c.send(guard.Order{KillBy: c.told, Signal: syscall.SIGTERM, Stop: true})
 		case s, ok := <-signals:
@@ -430,7 +425,7 @@ func (c *child) isOverdue(deadline time.Duration) bool {
 func (c *child) killForGuard() {
 	if !c.killed {
 		c.killed = true
-		c.log.Warn("guard does not respond; the worker kills the command", "guard", c.cmd.Process.Pid, "command", c.pid, "label", c.spec.Label)
+		c.options.Logger.Warn("guard does not respond; the worker kills the command", "guard", c.cmd.Process.Pid, "command", c.pid, "label", c.spec.Label)
 	}
 	if c.pid == 0 {
 		_ = c.cmd.Process.Kill()
@@ -443,7 +438,7 @@ func (c *child) killForGuard() {
 // leave leaves the guard behind, which continues to kill. Nothing waits for it or for the output.
 func (c *child) leave(reports <-chan guard.Report) {
 	c.abandon()
-	c.log.Error("a command cannot be killed and is left behind", "guard", c.cmd.Process.Pid, "command", c.pid, "label", c.spec.Label)
+	c.options.Logger.Error("a command cannot be killed and is left behind", "guard", c.cmd.Process.Pid, "command", c.pid, "label", c.spec.Label)
 	// Ends with the guard, or with this process, which is about to exit.
 	go func() {
 		for range reports { // until it is closed
@@ -523,10 +518,10 @@ func (c *child) close() error {
 // the command.
 func (c *child) killInPlace() {
 	if c.pid != 0 {
-		c.log.Warn("guard was killed; the worker kills the command", "guard", c.cmd.Process.Pid, "command", c.pid, "label", c.spec.Label)
+		c.options.Logger.Warn("guard was killed; the worker kills the command", "guard", c.cmd.Process.Pid, "command", c.pid, "label", c.spec.Label)
 	}
 	if left := killMarked(c.mark, outputDelay); len(left) > 0 {
-		c.log.Error("guard was killed, and processes of its command cannot be killed", "pids", left, "label", c.spec.Label)
+		c.options.Logger.Error("guard was killed, and processes of its command cannot be killed", "pids", left, "label", c.spec.Label)
 	}
 	if c.pid != 0 {
 		c.killGroup() // also on systems without marks
