@@ -108,24 +108,19 @@ func (i *Inputs) changed() (changed, gone bool) {
 // config map through such a link.
 func (i *Inputs) watched() map[string]bool {
 	folders := make(map[string]bool)
-	add := func(path string, limit int) {
-		links(path, limit, folders)
-	}
 	for _, f := range i.files {
-		add(f.path, linkLimit)
+		links(f.path, linkLimit, folders)
 	}
 	for _, f := range i.folders {
 		path := f.path
 		// For a pattern, watch the folder that it searches, or the part of the path before the
 		// pattern.
-		if strings.ContainsAny(path, "*?[") {
-			for strings.ContainsAny(path, "*?[") {
-				path = filepath.Dir(path)
-			}
+		for strings.ContainsAny(path, "*?[") {
+			path = filepath.Dir(path)
 		}
-		add(filepath.Join(path, "x"), linkLimit)
+		links(filepath.Join(path, "x"), linkLimit, folders)
 		for _, file := range f.files {
-			add(file, linkLimit)
+			links(file, linkLimit, folders)
 		}
 	}
 	return folders
@@ -220,9 +215,9 @@ func Watch(ctx context.Context, inputs func() *Inputs, changed func(context.Cont
 		select {
 		case <-ctx.Done():
 			return
-		case err := <-overflows:
-			// events were lost, so anything may have changed
-			_ = err // the only remedy is to check the files
+		case <-overflows:
+			// Events were lost, so anything may have changed. The only remedy is to check the
+			// files.
 			since = time.Time{}
 			timer.Reset(settleTime)
 			continue
