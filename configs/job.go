@@ -386,12 +386,11 @@ func (l *loader) checkRetry(p policies, at place, of string) {
 	if *r.Backoff == jobs.BackoffFixed || *r.MaxDelay == 0 || *r.Initial <= *r.MaxDelay {
 		return
 	}
-	_, node := find(at.node, "retry", "initial")
-	if node == nil {
-		_, node = find(at.node, "retry", "max_delay")
-	}
-	if node == nil {
-		_, node = find(at.node, "retry", "backoff")
+	var node *yaml.Node
+	for _, key := range []string{"backoff", "max_delay", "initial"} {
+		if _, value := find(at.node, "retry", key); value != nil {
+			node = value
+		}
 	}
 	l.errorAt(at.src, node, CodeRetry, fmt.Sprintf("retry.initial%s is %s, longer than retry.max_delay, which is %s",
 		of, cronspec.FormatInterval(*r.Initial), cronspec.FormatInterval(*r.MaxDelay)), "set both")
