@@ -284,8 +284,7 @@ func matchFiles(pattern string, hidden bool) ([]string, error) {
 var escapePattern = strings.NewReplacer(`\`, `\\`, `*`, `\*`, `?`, `\?`, `[`, `\[`)
 
 func (l *loader) unreadable(path string, by *place, err error) {
-	var reason *fs.PathError
-	if errors.As(err, &reason) {
+	if reason, ok := errors.AsType[*fs.PathError](err); ok {
 		err = reason.Err // the message already names the path
 	}
 	hint := ""
@@ -406,8 +405,8 @@ func badCharacter(data []byte) (line, column int, what string) {
 // syntaxError reports the error of the YAML parser. The parser stops at the first mistake, so each
 // file has at most one.
 func (l *loader) syntaxError(s *source, err error) {
-	var load *yaml.LoadError
-	if !errors.As(err, &load) {
+	load, ok := errors.AsType[*yaml.LoadError](err)
+	if !ok {
 		l.lineError(s, 1, 1, CodeYAML, err.Error(), "")
 		return
 	}

@@ -218,8 +218,8 @@ func (e *Executor) Run(ctx context.Context, spec Spec) error {
 // wasTerminated reports whether a SIGTERM ended a guard. It can do so only before the first lines
 // of guard.Main, so the guard has started nothing.
 func wasTerminated(err error) bool {
-	exit := new(exec.ExitError)
-	if !errors.As(err, &exit) {
+	exit, ok := errors.AsType[*exec.ExitError](err)
+	if !ok {
 		return false
 	}
 	status, ok := exit.Sys().(syscall.WaitStatus)

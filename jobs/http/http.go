@@ -239,8 +239,7 @@ func retryAfter(header http.Header, now func() time.Time) (time.Duration, bool) 
 
 // withoutURL removes the URL from an error of net/http.
 func withoutURL(err error) error {
-	var urlError *url.Error
-	if errors.As(err, &urlError) {
+	if urlError, ok := errors.AsType[*url.Error](err); ok {
 		return urlError.Err
 	}
 	return err
