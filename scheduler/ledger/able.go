@@ -315,11 +315,10 @@ func (l *Ledger) NeedOf(ctx context.Context, record *Record) (need Need, err err
 			return false, nil
 		}
 		scores := make([]*redis.FloatCmd, len(some))
-		_, err = l.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		err = l.pipeline(ctx, func(pipe redis.Pipeliner) {
 			for i, aside := range some {
 				scores[i] = pipe.ZScore(ctx, l.prefix+"aside", aside.text()+entry)
 			}
-			return nil
 		})
 		if err != nil && !errors.Is(err, redis.Nil) {
 			return false, fmt.Errorf("check whether run %s is set aside: %w", record.ID, err)

@@ -57,7 +57,7 @@ func (l *Ledger) HistorySize(ctx context.Context, pause func(context.Context) er
 		}
 		for some := range slices.Chunk(names, sizePage) {
 			if err := l.addSizes(ctx, size, some); err != nil {
-				return nil, fmt.Errorf("read the size of histories: %w", l.space.Explain(err))
+				return nil, fmt.Errorf("read the size of histories: %w", err)
 			}
 			if err := pause(ctx); err != nil {
 				return nil, err
@@ -72,17 +72,16 @@ func (l *Ledger) HistorySize(ctx context.Context, pause func(context.Context) er
 // addSizes adds the sizes of some jobs' histories.
 func (l *Ledger) addSizes(ctx context.Context, size *HistorySize, names []string) error {
 	runs, outputs := make([]*redis.IntCmd, len(names)), make([]*redis.IntCmd, len(names))
-	_, err := l.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+	err := l.pipeline(ctx, func(pipe redis.Pipeliner) {
 		for i, name := range names {
 			runs[i], outputs[i] = pipe.ZCard(ctx, l.prefix+"done:"+name), pipe.HLen(ctx, l.prefix+"output:"+name)
 		}
-		return nil
 	})
 	if err != nil {
 		return err
 	}
 	var samples []*sizeSample
-	_, err = l.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+	err = l.pipeline(ctx, func(pipe redis.Pipeliner) {
 		for i, name := range names {
 			n := int(runs[i].Val())
 			if n == 0 {
@@ -95,12 +94,11 @@ func (l *Ledger) addSizes(ctx context.Context, size *HistorySize, names []string
 			}
 			samples = append(samples, sample)
 		}
-		return nil
 	})
 	if err != nil {
 		return err
 	}
-	_, err = l.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+	err = l.pipeline(ctx, func(pipe redis.Pipeliner) {
 		for _, sample := range samples {
 			for _, id := range sample.ids {
 				for _, run := range id.Val() {
@@ -110,7 +108,6 @@ func (l *Ledger) addSizes(ctx context.Context, size *HistorySize, names []string
 				}
 			}
 		}
-		return nil
 	})
 	if err != nil {
 		return err
@@ -204,17 +201,16 @@ func (l *Ledger) ageOf(ctx context.Context, size *HistorySize, bytes int64, paus
 	var all []slice
 	for some := range slices.Chunk(size.parts, sizePage) {
 		ends := make([][]*redis.ZSliceCmd, len(some))
-		_, err := l.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		err := l.pipeline(ctx, func(pipe redis.Pipeliner) {
 			for i, part := range some {
 				for k := range min(part.runs, timeSamples) {
 					rank := int64(k+1)*int64(part.runs)/int64(min(part.runs, timeSamples)) - 1
 					ends[i] = append(ends[i], pipe.ZRangeWithScores(ctx, l.prefix+"done:"+part.job, rank, rank))
 				}
 			}
-			return nil
 		})
 		if err != nil {
-			return time.Time{}, l.space.Explain(err)
+			return time.Time{}, err
 		}
 		for i, part := range some {
 			for _, end := range ends[i] {

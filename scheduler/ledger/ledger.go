@@ -151,6 +151,15 @@ func (l *Ledger) run(ctx context.Context, s script, job string, args ...any) (sp
 	return space.RunText(ctx, l.rdb, s.assembled(), l.keysOf(job), args...)
 }
 
+// pipeline sends commands in one round trip.
+func (l *Ledger) pipeline(ctx context.Context, fill func(redis.Pipeliner)) error {
+	_, err := l.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		fill(pipe)
+		return nil
+	})
+	return l.space.Explain(err)
+}
+
 // appendTexts appends arguments of a script.
 func appendTexts[T ~string](args []any, texts ...T) []any {
 	for _, text := range texts {

@@ -142,14 +142,13 @@ func (l *Ledger) CountOpen(ctx context.Context, names []string) (map[string]int,
 	counts := make(map[string]int, len(names))
 	for some := range slices.Chunk(names, openPage) {
 		replies := make([]*redis.IntCmd, len(some))
-		_, err := l.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		err := l.pipeline(ctx, func(pipe redis.Pipeliner) {
 			for i, name := range some {
 				replies[i] = pipe.ZLexCount(ctx, l.prefix+"open", "["+name+"\x00", "("+name+"\x01")
 			}
-			return nil
 		})
 		if err != nil {
-			return nil, fmt.Errorf("count outstanding runs: %w", l.space.Explain(err))
+			return nil, fmt.Errorf("count outstanding runs: %w", err)
 		}
 		for i, name := range some {
 			counts[name] = int(replies[i].Val())
@@ -206,17 +205,16 @@ type EndedPage struct {
 // records; see [Ledger.EndedRecords].
 func (l *Ledger) EndedEntries(ctx context.Context, pages []EndedPage) ([][]EndedEntry, error) {
 	newer := make([]*redis.IntCmd, len(pages))
-	_, err := l.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+	err := l.pipeline(ctx, func(pipe redis.Pipeliner) {
 		for i, p := range pages {
 			if !p.Until.IsZero() {
 				newer[i] = pipe.ZCount(ctx, l.prefix+"done:"+p.Job, "("+strconv.FormatInt(unixMillis(p.Until), 10), "+inf")
 			}
 		}
-		return nil
 	})
 	replies := make([]*redis.ZSliceCmd, len(pages))
 	if err == nil {
-		_, err = l.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		err = l.pipeline(ctx, func(pipe redis.Pipeliner) {
 			for i, p := range pages {
 				from := int64(p.Skip)
 				if newer[i] != nil {
@@ -224,11 +222,10 @@ func (l *Ledger) EndedEntries(ctx context.Context, pages []EndedPage) ([][]Ended
 				}
 				replies[i] = pipe.ZRevRangeWithScores(ctx, l.prefix+"done:"+p.Job, from, from+int64(min(p.Most, openPage))-1)
 			}
-			return nil
 		})
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read histories: %w", l.space.Explain(err))
+		return nil, fmt.Errorf("read histories: %w", err)
 	}
 	parts := make([][]EndedEntry, len(pages))
 	for i, reply := range replies {

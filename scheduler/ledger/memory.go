@@ -411,14 +411,13 @@ func (l *Ledger) mirrorPage(ctx context.Context, reading *mirror, asked time.Tim
 func (l *Ledger) mirrorCheck(ctx context.Context, reading *mirror, asked time.Time) error {
 	some := reading.check[:min(len(reading.check), mirrorPage)]
 	replies := make([]*redis.BoolCmd, len(some))
-	_, err := l.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+	err := l.pipeline(ctx, func(pipe redis.Pipeliner) {
 		for i, run := range some {
 			replies[i] = pipe.HExists(ctx, l.prefix+"run", string(run))
 		}
-		return nil
 	})
 	if err != nil {
-		return l.space.Explain(err)
+		return err
 	}
 	m := l.memory
 	m.mu.Lock()

@@ -144,11 +144,10 @@ func (l *Ledger) Job(ctx context.Context, name string) (JobRecord, error) {
 	var definition, cursor *redis.StringCmd
 	var facts *redis.SliceCmd
 	var configs *redis.MapStringStringCmd
-	_, err := l.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+	err := l.pipeline(ctx, func(pipe redis.Pipeliner) {
 		definition, cursor = pipe.HGet(ctx, l.prefix+"def", name), pipe.HGet(ctx, l.prefix+"cursor", name)
 		facts = pipe.HMGet(ctx, l.prefix+"facts", "g"+name, "p"+name, "v"+name)
 		configs = pipe.HGetAll(ctx, l.prefix+"ledger")
-		return nil
 	})
 	if errors.Is(err, redis.Nil) {
 		return JobRecord{}, fmt.Errorf("job %s: %w", name, ErrUnknown)

@@ -42,11 +42,10 @@ func (l *Ledger) DueQueues(ctx context.Context, queues, records int) ([]DueQueue
 	}
 	found := make([]DueQueue, len(names))
 	counts, members := make([]*redis.IntCmd, len(names)), make([]*redis.StringSliceCmd, len(names))
-	_, err = l.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+	err = l.pipeline(ctx, func(pipe redis.Pipeliner) {
 		for i, name := range names {
 			counts[i], members[i] = l.dueOf(ctx, pipe, name, "", records)
 		}
-		return nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read due runs: %w", err)
@@ -106,9 +105,8 @@ type RunPage struct {
 func (l *Ledger) DueRuns(ctx context.Context, queue, after string, most int) (page RunPage, err error) {
 	var count *redis.IntCmd
 	var members *redis.StringSliceCmd
-	_, err = l.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+	err = l.pipeline(ctx, func(pipe redis.Pipeliner) {
 		count, members = l.dueOf(ctx, pipe, queue, after, most)
-		return nil
 	})
 	if err != nil {
 		return page, fmt.Errorf("read due runs of queue %s: %w", queue, err)
@@ -153,9 +151,8 @@ func (l *Ledger) due(ctx context.Context, members []string) ([]*Record, error) {
 		return nil, nil
 	}
 	var records, logs *redis.SliceCmd
-	_, err := l.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+	err := l.pipeline(ctx, func(pipe redis.Pipeliner) {
 		records, logs = pipe.HMGet(ctx, l.prefix+"run", ids...), pipe.HMGet(ctx, l.prefix+"log", ids...)
-		return nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read due runs: %w", err)
