@@ -103,12 +103,10 @@ func (l *Ledger) Cancel(ctx context.Context, run jobs.RunID, job *jobs.Job, act 
 	entry := act.entry()
 	r := space.Read(l.runAct(ctx, "cancel", run.Job(), entry, string(run), "canceled "+act.by(), job.History.Runs,
 		job.History.For.Milliseconds(), entry))
-	outcome, state, due := r.Text(), r.Text(), dueOf(r)
+	outcome, state, due := outcomeOf(r), r.Text(), dueOf(r)
 	switch {
 	case r.Err != nil:
 		return nil, fmt.Errorf("cancel %s: %w", run, r.Err)
-	case outcome == "none":
-		return nil, fmt.Errorf("cancel %s: %w", run, ErrUnknown)
 	case outcome == "over":
 		return nil, fmt.Errorf("cancel %s: %w: it has ended (%s)", run, ErrRefused, state)
 	}
@@ -185,7 +183,7 @@ func (l *Ledger) Reopen(ctx context.Context, re Reopening) ([]Due, error) {
 		args = append(args, item.String())
 	}
 	r := space.Read(l.runAct(ctx, "reopen", job.Name, entry, args...))
-	switch outcome := r.Text(); outcome {
+	switch outcome := outcomeOf(r); outcome {
 	case "due":
 		due := Due{Run: re.Run, N: r.Number(), Queue: job.Queue}
 		if r.Err != nil {
@@ -199,8 +197,6 @@ func (l *Ledger) Reopen(ctx context.Context, re Reopening) ([]Due, error) {
 			return fail(fmt.Errorf("%w: it succeeded", ErrRefused))
 		}
 		return fail(fmt.Errorf("%w: its record is for many ticks; replay the ticks that you want", ErrRefused))
-	case "none":
-		return fail(ErrUnknown)
 	default:
 		return fail(r.Unknown(outcome))
 	}
@@ -223,10 +219,7 @@ func (l *Ledger) pause(ctx context.Context, job, by string, act Act) (bool, erro
 	}
 	entry := act.entry()
 	r := space.Read(l.runAct(ctx, "pause", "", entry, job, by, entry))
-	outcome := r.Text()
-	if r.Err == nil && outcome == "none" {
-		r.Err = ErrUnknown
-	}
+	outcome := outcomeOf(r)
 	if r.Err != nil {
 		return false, fmt.Errorf("%s %s: %w", act.What, job, r.Err)
 	}
@@ -272,10 +265,7 @@ func (l *Ledger) Drain(ctx context.Context, worker locks.SessionID, act Act) (bo
 	}
 	entry := act.entry()
 	r := space.Read(l.runAct(ctx, "drain", "", entry, string(worker), entry))
-	outcome := r.Text()
-	if r.Err == nil && outcome == "none" {
-		r.Err = ErrUnknown
-	}
+	outcome := outcomeOf(r)
 	if r.Err != nil {
 		return false, fmt.Errorf("drain worker %s: %w", worker, r.Err)
 	}

@@ -201,6 +201,15 @@ func (l *Ledger) runAll(ctx context.Context, s script, steps []step) []*space.Ca
 // ErrUnreadable means that a record in Redis is not one that lockstep wrote.
 var ErrUnreadable = errors.New("the record of the run cannot be read")
 
+// outcomeOf reads the outcome of a script, whose object may not exist: none is an [ErrUnknown].
+func outcomeOf(r *space.Reader) string {
+	outcome := r.Text()
+	if outcome == "none" {
+		r.Err = ErrUnknown
+	}
+	return outcome
+}
+
 // dueOf reads a list of runs to push.
 func dueOf(r *space.Reader) (due []Due) {
 	r.Each(func(list *space.Reader) { due = append(due, oneDue(list)) })

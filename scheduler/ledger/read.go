@@ -26,7 +26,7 @@ func (l *Ledger) Find(ctx context.Context, id jobs.RunID) (*Record, string, erro
 		return fail(ErrUnknown)
 	}
 	r := space.Read(l.run(ctx, "find", job, string(id)))
-	switch outcome := r.Text(); outcome {
+	switch outcome := outcomeOf(r); outcome {
 	case "open":
 		record, log, args, output := r.Text(), r.Text(), r.Text(), r.Text()
 		if r.Err != nil {
@@ -48,8 +48,6 @@ func (l *Ledger) Find(ctx context.Context, id jobs.RunID) (*Record, string, erro
 			decoded = unreadable(id, StateFailed, err)
 		}
 		return decoded, output, nil
-	case "none":
-		return fail(ErrUnknown)
 	default:
 		return fail(r.Unknown(outcome))
 	}

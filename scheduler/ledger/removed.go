@@ -24,15 +24,13 @@ func (l *Ledger) Forget(ctx context.Context, job string, act Act) error {
 	done := "" // by the steps before
 	for {
 		r := space.Read(l.runAct(ctx, "remove", job, entry, job, GoneAfter.Milliseconds(), entry, retiredAfter.Milliseconds()))
-		switch outcome := r.Text(); {
+		switch outcome := outcomeOf(r); {
 		case r.Err != nil:
 			return fail(r.Err)
 		case outcome == "done":
 			return nil
 		case outcome == "more":
 			done = "; a part of its history has been removed already"
-		case outcome == "none":
-			return fail(ErrUnknown)
 		case outcome == "carried":
 			return fail(fmt.Errorf("%w: a worker carries it, or did so within the last %v: remove it from the config%s", ErrRefused, GoneAfter, done))
 		case outcome == "open":

@@ -307,7 +307,7 @@ func (l *Ledger) CrashAll(ctx context.Context, closings []Closing) []CrashResult
 // then, and when the run has moved on, closed is nil. While it returns [ErrNotYet], the caller
 // should call it again.
 func (l *Ledger) LostLease(ctx context.Context, session locks.SessionID, lost Dead, job *jobs.Job) (*Closed, error) {
-	reply, closed, err := l.close(ctx, lost, job, session)
+	reply, closed, err := l.closed(lost, job, session, space.Read(l.run(ctx, "crash", lost.Job, closeArgs(lost, job, session)...)))
 	if err == nil && (reply == "later" || reply == "dead") {
 		return nil, fmt.Errorf("report the lost lease of %s: %w", lost.Run, ErrNotYet)
 	}
@@ -317,10 +317,6 @@ func (l *Ledger) LostLease(ctx context.Context, session locks.SessionID, lost De
 // ErrNotYet is returned when a lost lease cannot be reported now: the new session has ended as
 // well, or workers re-assert what Redis has lost.
 var ErrNotYet = errors.New("not at this time")
-
-func (l *Ledger) close(ctx context.Context, dead Dead, job *jobs.Job, reporter locks.SessionID) (reply string, _ *Closed, err error) {
-	return l.closed(dead, job, reporter, space.Read(l.run(ctx, "crash", dead.Job, closeArgs(dead, job, reporter)...)))
-}
 
 func closeArgs(dead Dead, job *jobs.Job, reporter locks.SessionID) []any {
 	return []any{string(dead.Run), dead.Token.String(), string(job.OnCrash), job.MaxCrashes,
