@@ -14,6 +14,9 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
+
+	"golang.org/x/time/rate"
 
 	"lockstep/jobs"
 	"lockstep/locks"
@@ -77,7 +80,7 @@ type Server struct {
 
 	foreign *http.CrossOriginProtection // checks the requests that change something
 
-	told  seldom                 // limits logging of Redis' refusals
+	told  rate.Sometimes         // limits logging of Redis' refusals
 	lines *repeats.Counter[line] // of actions, done and refused
 
 	// last is the last overview that could be read from Redis; nil before that. It is replaced,
@@ -100,7 +103,7 @@ func New(o Options) (*Server, error) {
 		o.Worker = func() string { return "" }
 	}
 	o.Logger = cmp.Or(o.Logger, slog.Default())
-	s := &Server{o: o, mux: http.NewServeMux(), read: newShare(), lines: repeats.NewCounter[line](lineSpan, lineKinds), foreign: http.NewCrossOriginProtection()}
+	s := &Server{o: o, mux: http.NewServeMux(), read: newShare(), lines: repeats.NewCounter[line](lineSpan, lineKinds), foreign: http.NewCrossOriginProtection(), told: rate.Sometimes{Interval: time.Second}}
 	s.handle("/{$}", s.page)
 	s.handle("/static/{file}", s.static)
 	s.handle("/livez", s.live)
@@ -228,9 +231,9 @@ func (s *Server) problem(w http.ResponseWriter, r *http.Request, err error) int 
 	case space.Refused(err): // trying again gives the same error
 		status = http.StatusInternalServerError
 		detail = "Redis refuses this: " + detail + "; lockstep doctor looks for the reason"
-		if s.told.now() { // pages ask every second
+		s.told.Do(func() { // pages ask every second
 			s.o.Logger.ErrorContext(r.Context(), "Redis refuses what an admin request needs", "path", r.URL.Path, "error", err)
-		}
+		})
 	case r.Method == http.MethodPost:
 		w.Header().Set("Retry-After", "1")
 		detail = "Redis cannot be written to: " + detail

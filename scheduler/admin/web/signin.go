@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"golang.org/x/crypto/bcrypt"
+	"golang.org/x/time/rate"
 
 	"lockstep/jobs"
 	"lockstep/scheduler/admin"
@@ -67,7 +68,7 @@ type SignIn struct {
 	throttle *throttle
 	now      func() time.Time // for throttle
 
-	told seldom // limits logging of refusals and of unusable files
+	told rate.Sometimes // limits logging of refusals and of unusable files
 }
 
 var (
@@ -86,7 +87,7 @@ var (
 // NewSignIn returns the sign-in by auth, for a server that listens at an address as [Listen] takes
 // it. It reads the files that auth names: a missing or invalid one is an error that names its key.
 func NewSignIn(auth Auth, address string, log *slog.Logger) (*SignIn, error) {
-	s := &SignIn{mode: auth.Mode, log: log, weak: func() string { return "" }, throttle: newThrottle(), now: time.Now}
+	s := &SignIn{mode: auth.Mode, log: log, weak: func() string { return "" }, throttle: newThrottle(), now: time.Now, told: rate.Sometimes{Interval: time.Second}}
 	switch auth.Mode {
 	case AuthNone, "":
 		host, _, err := parse(address)
@@ -259,8 +260,8 @@ func (s *SignIn) verify(r *http.Request, user, secret, state string, right func(
 
 // unchecked logs that sign-ins cannot be checked, unless the client has just disconnected.
 func (s *SignIn) unchecked(r *http.Request, err error) error {
-	if r.Context().Err() == nil && s.told.now() {
-		s.log.ErrorContext(r.Context(), "sign-ins cannot be checked", "error", err)
+	if r.Context().Err() == nil {
+		s.told.Do(func() { s.log.ErrorContext(r.Context(), "sign-ins cannot be checked", "error", err) })
 	}
 	return errUnchecked
 }
@@ -268,9 +269,7 @@ func (s *SignIn) unchecked(r *http.Request, err error) error {
 // refused logs a refused sign-in, at most once a second: a thousand tries a second must not fill
 // the disk.
 func (s *SignIn) refused(r *http.Request, why string) {
-	if s.told.now() {
-		s.log.WarnContext(r.Context(), "a sign-in is refused", "from", remoteHost(r), "because", why)
-	}
+	s.told.Do(func() { s.log.WarnContext(r.Context(), "a sign-in is refused", "from", remoteHost(r), "because", why) })
 }
 
 // sameText compares in a time that reveals neither how much is right nor how long the wanted text
@@ -457,22 +456,6 @@ func (u *users) right(ctx context.Context, user, password string) (bool, error) 
 		_ = u.compare(padding, []byte(password))
 	}
 	return false, nil
-}
-
-// seldom limits an action to about once a second.
-type seldom struct {
-	mu   sync.Mutex
-	last time.Time
-}
-
-func (s *seldom) now() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if time.Since(s.last) < time.Second {
-		return false
-	}
-	s.last = time.Now()
-	return true
 }
 
 // WhoAmI is the identity of the client, as the answering worker sees it.
