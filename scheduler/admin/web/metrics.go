@@ -182,13 +182,8 @@ var (
 		"Whether the files have settings that this worker takes only when it is restarted.", nil, nil)
 )
 
-// Describe sends all possible metrics; Collect omits those without a known value.
-func (s *sight) Describe(to chan<- *prometheus.Desc) {
-	for _, one := range []*prometheus.Desc{descRedisUp, descHolds, descWaits, descWorkers, descLease, descDispute, descDue,
-		descConfig, descConfigJobs, descReloads, descReloaded, descLoaded, descRestart} {
-		to <- one
-	}
-}
+// Describe sends nothing: a sight is the only collector of its registry, and is collected once.
+func (s *sight) Describe(chan<- *prometheus.Desc) {}
 
 // Collect sends the metrics of this request.
 func (s *sight) Collect(to chan<- prometheus.Metric) {
