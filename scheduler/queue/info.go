@@ -72,38 +72,31 @@ func (c *Client) queues(ctx context.Context) ([]Info, error) {
 // count fills in the numbers and returns the id of the oldest pending task of each queue that has
 // one.
 func (c *Client) count(ctx context.Context, infos []Info) (map[string]string, error) {
-	type counts struct {
-		pending, active, scheduled, retry, archived, paused *redis.IntCmd
-		oldest                                              *redis.StringCmd
-	}
-	all := make([]counts, len(infos))
+	numbers := make(map[*int64]*redis.IntCmd)
+	paused, last := make([]*redis.IntCmd, len(infos)), make([]*redis.StringCmd, len(infos))
 	err := c.pipeline(ctx, func(p redis.Pipeliner) {
-		for i, info := range infos {
-			all[i] = counts{
-				pending:   p.LLen(ctx, queueKey(info.Name, "pending")),
-				active:    p.LLen(ctx, queueKey(info.Name, "active")),
-				scheduled: p.ZCard(ctx, queueKey(info.Name, "scheduled")),
-				retry:     p.ZCard(ctx, queueKey(info.Name, "retry")),
-				archived:  p.ZCard(ctx, queueKey(info.Name, "archived")),
-				paused:    p.Exists(ctx, queueKey(info.Name, "paused")),
-				oldest:    p.LIndex(ctx, queueKey(info.Name, "pending"), -1),
-			}
+		for i := range infos {
+			info := &infos[i]
+			numbers[&info.Pending] = p.LLen(ctx, queueKey(info.Name, "pending"))
+			numbers[&info.Active] = p.LLen(ctx, queueKey(info.Name, "active"))
+			numbers[&info.Scheduled] = p.ZCard(ctx, queueKey(info.Name, "scheduled"))
+			numbers[&info.Retry] = p.ZCard(ctx, queueKey(info.Name, "retry"))
+			numbers[&info.Archived] = p.ZCard(ctx, queueKey(info.Name, "archived"))
+			paused[i] = p.Exists(ctx, queueKey(info.Name, "paused"))
+			last[i] = p.LIndex(ctx, queueKey(info.Name, "pending"), -1)
 		}
 	})
 	if err != nil {
 		return nil, err
 	}
+	for to, number := range numbers {
+		*to = number.Val()
+	}
 	oldest := make(map[string]string)
-	for i, n := range all {
-		info := &infos[i]
-		info.Pending = n.pending.Val()
-		info.Active = n.active.Val()
-		info.Scheduled = n.scheduled.Val()
-		info.Retry = n.retry.Val()
-		info.Archived = n.archived.Val()
-		info.Paused = n.paused.Val() == 1
-		if id := n.oldest.Val(); id != "" {
-			oldest[info.Name] = id
+	for i := range infos {
+		infos[i].Paused = paused[i].Val() == 1
+		if id := last[i].Val(); id != "" {
+			oldest[infos[i].Name] = id
 		}
 	}
 	return oldest, nil
