@@ -248,10 +248,7 @@ func (s *explainer) tell(at time.Time) *Explanation {
 	if record == nil {
 		return s.unrecorded(at)
 	}
-	s.e.RunID, s.e.Outcome = Text(record.ID), Text(record.State)
-	if !record.State.Final() {
-		s.e.Outcome = Pending
-	}
+	s.e.RunID, s.e.Outcome = Text(record.ID), Text(outcomeOf(record))
 	by := cmp.Or(record.By, "hand") // it was replayed, and it had no record
 	s.say(true, "decided", "by %s at %s (+%s)", by, s.local(record.Created), Span(record.Created.Sub(record.Tick)))
 	if !record.Upto.IsZero() {
@@ -264,10 +261,6 @@ func (s *explainer) tell(at time.Time) *Explanation {
 		s.waited(record)
 		s.say(false, "started", "%s", record.Reason)
 		return s.conclude("missed (%s)", record.Reason)
-	}
-	s.waited(record)
-	for _, a := range record.Attempts {
-		s.attempt(&a)
 	}
 	return s.ended(record)
 }
@@ -405,6 +398,7 @@ func (s *explainer) waited(record *ledger.Record) {
 
 func (s *explainer) attempt(a *ledger.AttemptRecord) {
 	name := fmt.Sprintf("attempt %d", a.Number)
+	line, _, _ := strings.Cut(a.Error, "\n")
 	switch {
 	case a.Finished.IsZero():
 		s.say(true, name, "runs on %s since %s, token %s", a.Worker, s.local(a.Started), a.Token)
@@ -412,15 +406,18 @@ func (s *explainer) attempt(a *ledger.AttemptRecord) {
 		s.say(a.Outcome == string(ledger.OutcomeSuccess), name, "%s on %s at %s after %s, token %s", a.Outcome, a.Worker, s.local(a.Finished),
 			Span(a.Finished.Sub(a.Started)), a.Token)
 	case a.Times > 1:
-		line, _, _ := strings.Cut(a.Error, "\n")
 		s.say(false, name, "%s %d times since %s, at last on %s at %s: %s", a.Outcome, a.Times, s.local(a.First), a.Worker, s.local(a.Finished), line)
 	default:
-		line, _, _ := strings.Cut(a.Error, "\n")
 		s.say(false, name, "%s on %s at %s after %s: %s", a.Outcome, a.Worker, s.local(a.Finished), Span(a.Finished.Sub(a.Started)), line)
 	}
 }
 
+// ended explains a run from its wait for locks to its end.
 func (s *explainer) ended(record *ledger.Record) *Explanation {
+	s.waited(record)
+	for _, a := range record.Attempts {
+		s.attempt(&a)
+	}
 	s.e.WaitingFor = s.waits
 	if w := s.waits; w != nil {
 		switch w.Reason {

@@ -385,12 +385,16 @@ func newRun(record *ledger.Record) Run {
 }
 
 func newTick(record *ledger.Record) Tick {
-	tick := Tick{
-		Job: record.Job, Tick: TickTime{record.Tick}, Outcome: string(record.State), Reason: Text(record.Reason),
+	return Tick{
+		Job: record.Job, Tick: TickTime{record.Tick}, Outcome: outcomeOf(record), Reason: Text(record.Reason),
 		RunID: record.ID, DecidedAt: Instant{record.Created}, DecidedBy: record.By, Upto: TickTime{record.Upto},
 	}
+}
+
+// outcomeOf returns the outcome of a tick or a run.
+func outcomeOf(record *ledger.Record) string {
 	if !record.State.Final() {
-		tick.Outcome = Pending
+		return Pending
 	}
-	return tick
+	return string(record.State)
 }

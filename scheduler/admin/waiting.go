@@ -358,15 +358,12 @@ func (r *Reader) ExplainRun(ctx context.Context, id jobs.RunID) (*Explanation, e
 		return nil, err
 	}
 	s := &explainer{zone: time.UTC, now: now, record: record, waits: waits}
-	s.e = &Explanation{Job: record.Job, Tick: TickTime{record.Tick}, RunID: Text(id), Outcome: Text(record.State), Steps: []Step{}, WaitingFor: waits}
-	if !record.State.Final() {
-		s.e.Outcome = Pending
+	s.e = &Explanation{Job: record.Job, Tick: TickTime{record.Tick}, RunID: Text(id), Outcome: Text(outcomeOf(record)), Steps: []Step{}, WaitingFor: waits}
+	at := record.Tick
+	if at.IsZero() {
+		at = record.Created
 	}
-	if record.Tick.IsZero() {
-		s.e.Local = record.Created.UTC().Format(localLayout)
-	} else {
-		s.e.Local = record.Tick.UTC().Format(localLayout)
-	}
+	s.e.Local = at.UTC().Format(localLayout)
 	made := map[ledger.Trigger]string{ledger.TriggerSchedule: "for a tick of its schedule", ledger.TriggerEnqueue: "by a request", ledger.TriggerHand: "by hand"}[record.Trigger]
 	if record.By != "" {
 		made += ", by " + string(record.By)
@@ -375,10 +372,6 @@ func (r *Reader) ExplainRun(ctx context.Context, id jobs.RunID) (*Explanation, e
 		made += " at " + record.Created.UTC().Format("Mon 2006-01-02 15:04:05.000")
 	}
 	s.say(true, "made", "%s, for the queue %s", made, record.Queue)
-	s.waited(record)
-	for _, a := range record.Attempts {
-		s.attempt(&a)
-	}
 	return s.ended(record), nil
 }
 
