@@ -37,7 +37,7 @@ const (
 	again   = 200 * time.Millisecond // until a failed call is repeated
 	// until a tick is tried again that was early by the server's clock
 	soon      = 5 * time.Millisecond
-	batch     = 500             // jobs whose ticks are created in one round trip
+	batch     = 500             // jobs with ticks that are created in one round trip
 	callLimit = 5 * time.Second // for one call of the ledger
 
 	mirrorEvery = 100 * time.Millisecond // between two checks whether outstanding runs must be read

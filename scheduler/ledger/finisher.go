@@ -22,7 +22,7 @@ type ending struct {
 	done     chan struct{} // closed when finished is final
 }
 
-// Finisher returns a Finisher, whose calls take at most limit each. spawn starts a goroutine that
+// Finisher returns a Finisher. Each of its calls takes at most limit. spawn starts a goroutine that
 // the caller waits for.
 func (l *Ledger) Finisher(limit time.Duration, spawn func(func())) *Finisher {
 	f := &Finisher{ledger: l, limit: limit}

@@ -35,7 +35,7 @@ type Ledger struct {
 
 	mu          sync.Mutex
 	definitions map[string]*jobs.Job // recent definitions of claims, by their marks; guarded by mu
-	// by job: decisions whose replacement of earlier runs is not complete; guarded by mu
+	// by job: decisions that have not yet replaced all earlier runs; guarded by mu
 	replacing map[string]replacement
 }
 
@@ -201,7 +201,8 @@ func (l *Ledger) runAll(ctx context.Context, s script, steps []step) []*space.Ca
 // ErrUnreadable means that a record in Redis is not one that lockstep wrote.
 var ErrUnreadable = errors.New("the record of the run cannot be read")
 
-// outcomeOf reads the outcome of a script, whose object may not exist: none is an [ErrUnknown].
+// outcomeOf reads the outcome of a script. The outcome none, for an object that does not exist,
+// sets [ErrUnknown].
 func outcomeOf(r *space.Reader) string {
 	outcome := r.Text()
 	if outcome == "none" {
