@@ -77,7 +77,8 @@ func (r *Record[T]) Fields() int { return len(r.fields()) }
 
 // Expand replaces what a text of Lua names of the record.
 func (r *Record[T]) Expand(text string) string {
-	for before := ""; before != text; { // a TEXT in a TEXT comes first
+	// A TEXT in a TEXT comes first.
+	for before := ""; before != text && strings.Contains(text, r.letter+"_"); {
 		before = text
 		text = r.names().ReplaceAllStringFunc(before, func(name string) string {
 			m := r.names().FindStringSubmatch(name)

@@ -111,6 +111,15 @@ var (
 // expand replaces what a text of Lua names of the records and the keys.
 func expand(text string) string { return Waits.Expand(Holds.Expand(text)) }
 
+// DeclareKeys returns the declarations of keys that follow those of the space, for [Link].
+func DeclareKeys(more []string) string {
+	var b strings.Builder
+	for i, name := range more {
+		fmt.Fprintf(&b, "local %s = KEYS[%d]\n", strings.ToUpper(name), len(keys)+i+1)
+	}
+	return b.String()
+}
+
 var prelude = sync.OnceValue(func() string {
 	var b strings.Builder
 	for i, key := range keys {

@@ -332,6 +332,7 @@ func TestFaultsInTheCountOfDefinitionsAreFound(t *testing.T) {
 // history continues without the fault. playFaulty returns what was wrong.
 func playFaulty(t *testing.T, server *redistest.Server, seed uint64, old, fault string) string {
 	t.Helper()
+	old, fault = ledger.Expand(old), ledger.Expand(fault)
 	h := &faulty{plain: server.Client(t), namespace: redistest.Namespace(t), copy: redistest.Namespace(t), texts: make(map[string]*redis.Script)}
 	for digest, text := range ledger.BodyScripts() {
 		if strings.Contains(text, old) {

@@ -65,11 +65,12 @@
 //
 // Most runs are plain: their bundle is free, no other run waits for it, they succeed. The scripts
 // for such runs precede the text of the general scripts (scripts/*.fast.lua), and take several runs
-// at once ([Ledger.ClaimAll], [Ledger.FinishAll]). They know the layout of a record and every rule
-// that they omit; a test runs both paths on random ledgers and compares the results, and every
-// change of one must be made in the other.
+// at once ([Ledger.ClaimAll], [Ledger.FinishAll]). They know every rule that they omit; a test runs
+// both paths on random ledgers and compares the results, and every change of one must be made in
+// the other.
 //
 // A script is assembled from the functions that it uses (scripts/lib, by nouns): see package locks.
+// It names keys and the fields of records, which layout.go describes.
 //
 // # Waiting for locks
 //

@@ -763,7 +763,7 @@ func TestExplorationOfLedgersFindsFlaws(t *testing.T) {
 		},
 		{
 			flawAnyToken, "which was closed", smallWorld{workers: two, ticks: 1, budget: budget{faultCut: 1}},
-			"run[STATE] ~= 'running' or run[TOKEN] ~= ARGV[2] then", "run[STATE] ~= 'running' then",
+			"run[R_STATE] ~= 'running' or run[R_TOKEN] ~= ARGV[2] then", "run[R_STATE] ~= 'running' then",
 		},
 		{
 			flawAnyReport, "no worker has reported it", smallWorld{workers: two, ticks: 1, budget: budget{faultCut: 1, faultHost: 1}},
@@ -771,8 +771,8 @@ func TestExplorationOfLedgersFindsFlaws(t *testing.T) {
 		},
 		{
 			flawHandBack, "without the lock", smallWorld{workers: two, ticks: 1, budget: budget{faultReturn: 1, faultCopy: 1}},
-			"local S\nif run and run[WAITS]",
-			"if run and outcome == 'handback' then hid = run[HOLDER] end\nlocal S\nif run and run[WAITS]",
+			"local S\nif run and run[R_WAITS]",
+			"if run and outcome == 'handback' then hid = run[R_HOLDER] end\nlocal S\nif run and run[R_WAITS]",
 		},
 		{
 			flawTwice, "is counted twice", smallWorld{workers: two, ticks: 1, budget: budget{faultCut: 1, faultCopy: 1, faultFail: 1}},
@@ -780,7 +780,7 @@ func TestExplorationOfLedgersFindsFlaws(t *testing.T) {
 		},
 		{
 			flawAnyN, "no worker works at it", smallWorld{workers: two, ticks: 1, budget: budget{faultReturn: 1, faultCopy: 1}},
-			"if run[STATE] ~= 'due' or run[N] ~= ARGV[4] then", "if run[STATE] ~= 'due' then",
+			"if run[R_STATE] ~= 'due' or run[R_N] ~= ARGV[4] then", "if run[R_STATE] ~= 'due' then",
 		},
 		{
 			flawOwnPush, "its own process has swept", smallWorld{workers: two, ticks: 1},
@@ -809,7 +809,7 @@ func TestExplorationOfLedgersFindsFlaws(t *testing.T) {
 		},
 		{
 			flawOrder, "run 1 begins before run 0", smallWorld{workers: two, ticks: 2},
-			"if run[SERIAL] == '1' and run[TICK] ~= '' and run[WAITS] ~= '1' then", "if false then",
+			"if run[R_SERIAL] == '1' and run[R_TICK] ~= '' and run[R_WAITS] ~= '1' then", "if false then",
 		},
 		{
 			flawDead, "under a session that has ended",
@@ -830,10 +830,10 @@ func TestExplorationOfLedgersFindsFlaws(t *testing.T) {
 			if err := w.retrace(t, rdb, asIs, e.path); !errors.Is(err, errDiffers) {
 				t.Errorf("the scripts as they are, beside the model with the flaw: %v, want a difference", err)
 			}
-			planted := false
+			planted, before, after := false, ledger.Expand(fault.old), ledger.Expand(fault.new)
 			plant := func(source string) string {
-				planted = planted || strings.Contains(source, fault.old)
-				return strings.ReplaceAll(source, fault.old, fault.new)
+				planted = planted || strings.Contains(source, before)
+				return strings.ReplaceAll(source, before, after)
 			}
 			want := e.worst
 			if errors.Is(want, errStuck) {

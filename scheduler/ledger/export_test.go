@@ -25,6 +25,9 @@ func FastPaths() []FastPath {
 
 func link(fast, source string) string { return space.Link(library(), fast, source) }
 
+// Expand replaces what a text of Lua names of the ledger's records.
+func Expand(text string) string { return expand(text) }
+
 // NameOf is the name under which Redis stores a definition.
 func NameOf(definition string) string { return nameOf(definition) }
 

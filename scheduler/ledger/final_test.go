@@ -455,16 +455,16 @@ func TestFaultsInFinalRecordsAreFound(t *testing.T) {
 	t.Parallel()
 	server := redistest.New(t, redistest.Options{})
 	for what, fault := range map[string][2]string{
-		"earlier attempts are omitted":                  {"if byname and log == plainLog(run, run[SESSION]) then", "if byname and log ~= '' then"},
+		"earlier attempts are omitted":                  {"if byname and log == plainLog(run, run[R_SESSION]) then", "if byname and log ~= '' then"},
 		"earlier attempts are omitted in the fast path": {"if byname and past == ''", "if byname or past == ''"},
-		"another session is stored":                     {"log = '@' .. run[SESSION]", "log = '@' .. run[QUEUE]"},
+		"another session is stored":                     {"log = '@' .. run[R_SESSION]", "log = '@' .. run[R_QUEUE]"},
 		"another session is stored by the fast path":    {"log = '@' .. session", "log = '@' .. job"},
-		"fields that are not empty are omitted":         {"record = string.match(record, '^(.-)\\31*$')", "record = concat(run, US, 1, FINISHED)"},
+		"fields that are not empty are omitted":         {"record = string.match(record, '^(.-)\\31*$')", "record = concat(run, US, 1, R_FINISHED)"},
 		"fields are omitted by the fast path":           {"rest = match(rest, '^(.-)\\31*$')", "rest = ''"},
 		"a reopened run has another start": {
-			"run[FIRST], run[FINISHED], 'succeeded', 'null')", "run[CREATED], run[FINISHED], 'succeeded', 'null')",
+			"run[R_FIRST], run[R_FINISHED], 'succeeded', 'null')", "run[R_CREATED], run[R_FINISHED], 'succeeded', 'null')",
 		},
-		"a reopened run has another end":     {"run[FIRST], run[FINISHED], 'succeeded', 'null')", "run[FIRST], ms, 'succeeded', 'null')"},
+		"a reopened run has another end":     {"run[R_FIRST], run[R_FINISHED], 'succeeded', 'null')", "run[R_FIRST], ms, 'succeeded', 'null')"},
 		"a reopened run has another session": {"plainLog(run, sub(log, 2))", "plainLog(run, sub(log, 3))"},
 		"a reopened run has no log":          {"log = plainLog(run, sub(log, 2)) end", "log = '' end"},
 		"a reopened run keeps a short log":   {"if sub(log, 1, 1) == '@' then log = plainLog(run, sub(log, 2)) end", ""},

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -44,8 +45,7 @@ type Ledger struct {
 func New(rdb redis.UniversalClient, space *locks.Space) *Ledger {
 	keys := space.Keys()
 	prefix := strings.TrimSuffix(keys[0], "exp")
-	for _, name := range []string{"run", "body", "log", "timer", "ready", "push", "sent", "busy", "open", "cursor", "def",
-		"rev", "ledger", "ids", "late", "ask", "facts", "audit", "news", "died", "aside", "defs"} {
+	for _, name := range ownKeys {
 		keys = append(keys, prefix+name)
 	}
 	return &Ledger{rdb: rdb, space: space, prefix: prefix, keys: keys, definitions: make(map[string]*jobs.Job),
@@ -88,20 +88,22 @@ var scriptFiles embed.FS
 // Before it comes its fast path, if it has one (<name>.fast.lua).
 type script string
 
+// read returns the text of a script, with the fields of records expanded.
 func (s script) read() string {
 	source, err := scriptFiles.ReadFile("scripts/" + string(s) + ".lua")
 	if err != nil {
 		panic(err) // the name is wrong
 	}
-	return string(source)
+	return expand(string(source))
 }
 
 // library is what scripts of the ledger share, by nouns (scripts/lib). A declaration uses only
 // those before it.
 var library = sync.OnceValue(func() string {
 	var text strings.Builder
+	text.WriteString(space.DeclareKeys(slices.Concat(ownKeys, historyKeys)))
 	for _, noun := range []script{
-		"keys", "layout", "values", "run", "body", "attempt", "wait", "order", "news", "end", "tick", "job", "carry",
+		"values", "run", "body", "attempt", "wait", "order", "news", "end", "tick", "job", "carry",
 	} {
 		text.WriteString(("lib/" + noun).read())
 	}
@@ -130,7 +132,7 @@ var scripts = sync.OnceValue(func() map[script]func() *redis.Script {
 // fast returns the fast path of a script, or "".
 func (s script) fast() string {
 	source, _ := scriptFiles.ReadFile("scripts/" + string(s) + ".fast.lua") // few have one
-	return string(source)
+	return expand(string(source))
 }
 
 // assembled returns the script as it is sent.
@@ -173,7 +175,11 @@ func (l *Ledger) keysOf(job string) []string {
 	if job == "" {
 		return l.keys
 	}
-	return append(l.keys[:len(l.keys):len(l.keys)], l.prefix+"hist:"+job, l.prefix+"done:"+job, l.prefix+"output:"+job)
+	keys := slices.Clip(l.keys)
+	for _, name := range historyKeys {
+		keys = append(keys, l.prefix+name+":"+job)
+	}
+	return keys
 }
 
 // A step is one call of a script among several.

@@ -7,7 +7,6 @@ import (
 	"maps"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -253,8 +252,8 @@ func (m *memory) lost(dead Dead, job *jobs.Job, closed *Closed) {
 		case closed == nil || closed.State.Final():
 			delete(m.own, dead.Run)
 		default:
-			hold := strings.Split(t.record, "\x1f")[fHolder]
-			m.pass(t, Finish{Run: dead.Run, Job: job, Token: dead.Token, Hold: locks.HoldID(hold), Outcome: OutcomeHandBack})
+			f, _ := runLayout.Parse(t.record)
+			m.pass(t, Finish{Run: dead.Run, Job: job, Token: dead.Token, Hold: locks.HoldID(f.Holder), Outcome: OutcomeHandBack})
 		}
 	})
 }
@@ -621,10 +620,10 @@ func (m *memory) recollect(session locks.SessionID, loss string, definitions []*
 			continue // other workers know more
 		}
 		own[run] = true
-		fields := strings.Split(t.record, "\x1f")
-		fields[fSession] = string(session) // the session that is now responsible for it
+		f, _ := runLayout.Parse(t.record)
+		f.Session = string(session) // the session that is now responsible for it
 		name := fmt.Sprintf("%s %s %t", run, t.token, t.finish != nil)
-		add(run.Job(), name, t.finish, "ran", string(run), strings.Join(fields, "\x1f"), t.args+"\x1f"+named(t.definition))
+		add(run.Job(), name, t.finish, "ran", string(run), runLayout.Text(&f), t.args+"\x1f"+named(t.definition))
 	}
 	for run, e := range m.ended {
 		add(run.Job(), "ended "+string(run), nil, "ended", string(run), string(e.state), tickOf(run))

@@ -13,7 +13,7 @@ import (
 	"lockstep/scheduler/ledger"
 )
 
-// The numbers of some fields of a run's record, as scripts/lib/layout.lua has them, from 0.
+// The numbers of some fields of a run's record, in the order of layout.go, from 0.
 const (
 	fieldState, fieldSession, fieldFirst, fieldCrashes = 0, 10, 13, 15
 	fieldDeadline, fieldWaitBy, fieldStop              = 24, 27, 30

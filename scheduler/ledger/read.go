@@ -186,17 +186,17 @@ func carriedOf(fields map[string]string) map[string]bool {
 // standing reports whether another definition of a job than the active one is carried, and whether
 // none is. versions is the value in facts.
 func standing(versions string, carried map[string]bool) (drifted, uncarried bool) {
-	entries := strings.Split(versions, "\x1f")
+	entries := space.FieldsOf(versions)
 	uncarried = true
 	for _, entry := range entries[1:] {
-		fields := strings.Split(entry, "\x1e") // hash, order, trigger, configs
-		if len(fields) != 4 {
+		f, n := carriedLayout.Parse(entry)
+		if n != carriedLayout.Fields() {
 			continue
 		}
-		for digest := range strings.SplitSeq(fields[3], ",") {
+		for digest := range strings.SplitSeq(f.Configs, ",") {
 			if carried[digest] {
 				uncarried = false
-				drifted = drifted || fields[0] != entries[0]
+				drifted = drifted || f.Hash != entries[0]
 			}
 		}
 	}

@@ -3,6 +3,7 @@ package ledger
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -163,71 +164,39 @@ func PastCrash(attempts []AttemptRecord) time.Duration {
 	return longest + max(longest/4, time.Second)
 }
 
-// The fields of a record, as scripts/lib/layout.lua numbers them, from 0.
-const (
-	fState = iota
-	fN
-	fJob
-	fQueue
-	fTrigger
-	fTick
-	fCreated
-	fSince
-	fToken
-	fHolder
-	fSession
-	fAttempt
-	fStarted
-	fFirst
-	fFails
-	fCrashes
-	fReason
-	fFinished
-	fClosed
-	fAt
-	fBy
-	fUpto
-	fWaits
-	fSerial
-	fDeadline
-	fPatience
-	fOnBusy
-	fWaitBy
-	fWaited
-	fBlocker
-	fStop
-	fLimits
-	fItems
-)
-
 // decode reads a record as the scripts write it, and the bundle of its attempts.
 func decode(id jobs.RunID, record, log, args string) (*Record, []locks.Item, error) {
-	f := strings.Split(record, "\x1f")
-	if len(f) < fItems {
-		return nil, nil, fmt.Errorf("%w: a record of %d fields for run %s", space.ErrReply, len(f), id)
+	f, n := runLayout.Parse(record)
+	if n < runLayout.Fields()-1 {
+		return nil, nil, fmt.Errorf("%w: a record of %d fields for run %s", space.ErrReply, n, id)
 	}
+	return f.decode(id, log, args)
+}
+
+func (f *storedRun) decode(id jobs.RunID, log, args string) (*Record, []locks.Item, error) {
 	var broken error
-	number := func(field int) int64 {
-		if f[field] == "" {
+	number := func(text string) int64 {
+		if text == "" {
 			return 0
 		}
-		n, err := strconv.ParseInt(f[field], 10, 64)
+		n, err := strconv.ParseInt(text, 10, 64)
 		if err != nil && broken == nil {
+			field := slices.Index(space.FieldsOf(runLayout.Text(f)), text)
 			broken = fmt.Errorf("%w: field %d of run %s: %w", space.ErrReply, field, id, err)
 		}
 		return n
 	}
-	instant := func(field int) time.Time { return millis(number(field)) }
+	instant := func(text string) time.Time { return millis(number(text)) }
 	r := &Record{
-		ID: id, Job: f[fJob], Queue: f[fQueue], Trigger: Trigger(f[fTrigger]), Tick: instant(fTick), Upto: instant(fUpto),
-		State: State(f[fState]), Reason: f[fReason], Created: instant(fCreated), By: locks.SessionID(f[fBy]),
-		At: instant(fAt), DueSince: instant(fSince), Started: instant(fFirst), Finished: instant(fFinished),
-		Fails: int(number(fFails)), Crashes: int(number(fCrashes)), StartBy: instant(fDeadline), Waited: instant(fWaited),
-		Stop: f[fStop],
+		ID: id, Job: f.Job, Queue: f.Queue, Trigger: Trigger(f.Trigger), Tick: instant(f.Tick), Upto: instant(f.Upto),
+		State: State(f.State), Reason: f.Reason, Created: instant(f.Created), By: locks.SessionID(f.By),
+		At: instant(f.At), DueSince: instant(f.Since), Started: instant(f.First), Finished: instant(f.Finished),
+		Fails: int(number(f.Fails)), Crashes: int(number(f.Crashes)), StartBy: instant(f.Deadline), Waited: instant(f.Waited),
+		Stop: f.Stop,
 	}
-	if f[fBlocker] != "" {
-		if r.Blocker = decodeBlocker(f[fBlocker]); r.Blocker == nil {
-			return nil, nil, fmt.Errorf("%w: what was in the way of run %s: %q", space.ErrReply, id, f[fBlocker])
+	if f.Blocker != "" {
+		if r.Blocker = decodeBlocker(f.Blocker); r.Blocker == nil {
+			return nil, nil, fmt.Errorf("%w: what was in the way of run %s: %q", space.ErrReply, id, f.Blocker)
 		}
 	}
 	if args != "" {
@@ -243,12 +212,12 @@ func decode(id jobs.RunID, record, log, args string) (*Record, []locks.Item, err
 	}
 	if r.State == StateRunning {
 		r.Attempts = append(r.Attempts, AttemptRecord{
-			Number: int(number(fAttempt)), Worker: locks.SessionID(f[fSession]), Token: locks.Token(number(fToken)),
-			Hold: locks.HoldID(f[fHolder]), Started: instant(fStarted), Times: 1, First: instant(fStarted),
+			Number: int(number(f.Attempt)), Worker: locks.SessionID(f.Session), Token: locks.Token(number(f.Token)),
+			Hold: locks.HoldID(f.Holder), Started: instant(f.Started), Times: 1, First: instant(f.Started),
 		})
 	}
 	var items []locks.Item
-	for _, text := range f[fItems:] {
+	for _, text := range space.FieldsOf(f.Items) {
 		if text == "" {
 			continue
 		}
@@ -263,19 +232,19 @@ func decode(id jobs.RunID, record, log, args string) (*Record, []locks.Item, err
 
 // decodeBlocker returns nil for a text that is not a blocker.
 func decodeBlocker(text string) *Blocker {
-	f := strings.Split(text, "\x1e")
-	if len(f) != 6 {
+	f, n := blockerLayout.Parse(text)
+	if n != blockerLayout.Fields() {
 		return nil
 	}
-	token, err1 := locks.ParseToken(f[4])
-	since, err2 := strconv.ParseInt(f[5], 10, 64)
+	token, err1 := locks.ParseToken(f.Token)
+	since, err2 := strconv.ParseInt(f.Since, 10, 64)
 	if err1 != nil || err2 != nil {
 		return nil
 	}
-	blocker := &Blocker{Resource: f[0], Session: locks.SessionID(f[1]), Token: token, Since: millis(since)}
+	blocker := &Blocker{Resource: f.Resource, Session: locks.SessionID(f.Session), Token: token, Since: millis(since)}
 	var holder struct{ Run jobs.RunID }
 	// another client's info may contain anything, or nothing
-	if json.Unmarshal([]byte(f[3]), &holder) == nil {
+	if json.Unmarshal([]byte(f.Info), &holder) == nil {
 		blocker.Run = holder.Run
 	}
 	return blocker
@@ -315,24 +284,25 @@ func decodeLog(log string) ([]AttemptRecord, error) {
 // decodeFinal reads a record of the history. It may omit the empty fields at its end, and what
 // plainLog returns.
 func decodeFinal(id jobs.RunID, text string) (*Record, error) {
-	parts := strings.SplitN(text, "\x1d", 3)
-	if len(parts) != 3 {
-		return nil, fmt.Errorf("%w: a final record of %d parts for run %s", space.ErrReply, len(parts), id)
+	final, parts := finalLayout.Parse(text)
+	if parts != finalLayout.Fields() {
+		return nil, fmt.Errorf("%w: a final record of %d parts for run %s", space.ErrReply, parts, id)
 	}
-	if f := strings.Split(parts[0], "\x1f"); len(f) > fFinished {
-		parts[0] += strings.Repeat("\x1f", max(0, fItems-len(f)))
-		if session, plain := strings.CutPrefix(parts[1], "@"); plain {
-			parts[1] = plainLog(f, session)
-		}
+	f, n := runLayout.Parse(final.Run)
+	if n < runLayout.Fields()-1 && f.Finished == "" {
+		return nil, fmt.Errorf("%w: a record of %d fields for run %s", space.ErrReply, n, id)
 	}
-	record, _, err := decode(id, parts[0], parts[1], parts[2])
+	if session, plain := strings.CutPrefix(final.Log, "@"); plain {
+		final.Log = plainLog(&f, session)
+	}
+	record, _, err := f.decode(id, final.Log, final.Args)
 	return record, err
 }
 
 // plainLog returns the log of a run that its only attempt ended with success, under this session,
 // from the fields of its final record. The function of the same name in scripts/lib/attempt.lua
 // returns the same.
-func plainLog(f []string, session string) string {
-	return `{"attempt":` + f[fAttempt] + `,"worker":"` + session + `","token":"` + f[fToken] + `","started_at":` + f[fFirst] +
-		`,"finished_at":` + f[fFinished] + `,"outcome":"succeeded","error":null}`
+func plainLog(f *storedRun, session string) string {
+	return `{"attempt":` + f.Attempt + `,"worker":"` + session + `","token":"` + f.Token + `","started_at":` + f.First +
+		`,"finished_at":` + f.Finished + `,"outcome":"succeeded","error":null}`
 }

@@ -20,9 +20,9 @@ local k = tonumber(last or 1)
 local function name() return k == 1 and base or format('%s~%d', base, k) end
 local function stateOf(id)
   local there = load(id)
-  if there then return there[STATE], true end
+  if there then return there[R_STATE], true end
   there = call('HGET', HIST, id)
-  return there and string.match(there, '^([^\31]*)')
+  return there and string.match(there, R_MATCH[[(STATE)]])
 end
 
 local state, outstanding = stateOf(name())
@@ -44,15 +44,15 @@ if k > 1 then
 end
 local run = fresh(job, ARGV[6], 'enqueue', '')
 if ARGV[8] ~= '' then
-  run[STATE], run[REASON], run[FINISHED] = 'failed', ARGV[8], ms
+  run[R_STATE], run[R_REASON], run[R_FINISHED] = 'failed', ARGV[8], ms
   archive(id, run, '', ARGV[9])
   trim(tonumber(ARGV[14]), tonumber(ARGV[15]))
   return {'created', id, '0', 'failed'}
 end
-run[PATIENCE], run[ONBUSY], run[LIMITS] = ARGV[11], ARGV[12], ARGV[13]
+run[R_PATIENCE], run[R_ONBUSY], run[R_LIMITS] = ARGV[11], ARGV[12], ARGV[13]
 for i = 17, #ARGV do run[R_ITEMS + i - 17] = ARGV[i] end
 run[#run + 1] = 'xrun:' .. id
 embody(id, ARGV[9], ARGV[10])
 call('ZADD', OPEN, '0', job .. '\0' .. pad(0) .. '\0' .. id)
 due(id, run)
-return {'created', id, run[N], run[STATE]}
+return {'created', id, run[R_N], run[R_STATE]}

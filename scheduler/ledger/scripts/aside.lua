@@ -5,11 +5,11 @@
 -- Replies: 1; 0 for a run that is not due under this n
 local id = ARGV[1]
 local run = load(id)
-if not run or run[STATE] ~= 'due' or run[N] ~= ARGV[2] then return {0} end
+if not run or run[R_STATE] ~= 'due' or run[R_N] ~= ARGV[2] then return {0} end
 due(id, run) -- under the next n: a copy of the delivery is stale now
 call('ZREM', PUSH, id)
-local shelf = run[QUEUE] .. '\0' .. ARGV[3]
+local shelf = run[R_QUEUE] .. '\0' .. ARGV[3]
 local first = call('ZLEXCOUNT', ASIDE, '[' .. shelf .. '\0', '(' .. shelf .. '\1') == 0
-call('ZADD', ASIDE, '0', shelf .. '\0' .. pad(run[SINCE]) .. '\0' .. id)
+call('ZADD', ASIDE, '0', shelf .. '\0' .. pad(run[R_SINCE]) .. '\0' .. id)
 if first then notifyAll('n' .. US .. 'aside', 500) end
 return {1}

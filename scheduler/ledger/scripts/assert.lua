@@ -15,9 +15,9 @@ local heard, S = 're-asserted after Redis had lost it', nil
 -- returns its record.
 local function known(id, token)
   local past = call('HGET', HIST, id)
-  past = past and fields(string.match(past, '^([^\29]*)'))
-  local last = past and tonumber(past[TOKEN])
-  return past and (last > token or last == token and past[REASON] ~= heard), past
+  past = past and fields(string.match(past, F_MATCH[[(RUN)]]))
+  local last = past and tonumber(past[R_TOKEN])
+  return past and (last > token or last == token and past[R_REASON] ~= heard), past
 end
 
 for i = 3, #ARGV, 4 do
@@ -25,9 +25,9 @@ for i = 3, #ARGV, 4 do
   local run = kind ~= 'cursor' and load(id)
   if kind == 'ran' then
     local mine = fields(ARGV[i + 2])
-    local token = tonumber(mine[TOKEN])
+    local token = tonumber(mine[R_TOKEN])
     local over, past = known(id, token)
-    if not over and not (run and tonumber(run[TOKEN]) >= token) then
+    if not over and not (run and tonumber(run[R_TOKEN]) >= token) then
       local at = string.find(ARGV[i + 3], US, 1, true)
       local definition = sub(ARGV[i + 3], at + 1)
       checkBodies(definition)
@@ -40,18 +40,18 @@ for i = 3, #ARGV, 4 do
         settled(id, run)
         call('ZREM', TIMER, id)
         call('ZREM', LATE, id)
-        if run[WAITS] == '1' then
+        if run[R_WAITS] == '1' then
           S = S or space()
           S.drop('+' .. id)
         end
-        if tonumber(run[N]) > tonumber(mine[N]) then mine[N] = run[N] end
+        if tonumber(run[R_N]) > tonumber(mine[R_N]) then mine[R_N] = run[R_N] end
       end
-      mine[N] = format('%d', mine[N] + 1)
+      mine[R_N] = format('%d', mine[R_N] + 1)
       save(id, mine)
       embody(id, sub(ARGV[i + 3], 1, at - 1), definition)
-      call('ZADD', OPEN, '0', mine[JOB] .. '\0' .. pad(mine[TICK]) .. '\0' .. id)
+      call('ZADD', OPEN, '0', mine[R_JOB] .. '\0' .. pad(mine[R_TICK]) .. '\0' .. id)
       works(id, mine)
-      if mine[TICK] ~= '' then announce(id, '') end
+      if mine[R_TICK] ~= '' then announce(id, '') end
     end
   elseif kind == 'cursor' then
     recall(id, call('HGET', CURSOR, id), ARGV[i + 2])
@@ -65,7 +65,7 @@ for i = 3, #ARGV, 4 do
     else
       local tick = ARGV[i + 3]
       run = fresh(string.match(id, '^[^@#]*'), '', tick == '' and 'enqueue' or 'schedule', tick)
-      run[STATE], run[REASON], run[FINISHED] = ARGV[i + 2], heard, ms
+      run[R_STATE], run[R_REASON], run[R_FINISHED] = ARGV[i + 2], heard, ms
       archive(id, run, '', 'null')
       if tick ~= '' then announce(id, ARGV[i + 2]) end
     end

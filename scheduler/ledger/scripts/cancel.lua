@@ -8,7 +8,7 @@ local run, list = load(id), {}
 if not run then
   local past = call('HGET', HIST, id)
   if not past then return {'none', '', list} end
-  return {'over', string.match(past, '^([^\31]*)'), list}
+  return {'over', string.match(past, R_MATCH[[(STATE)]]), list}
 end
 check()
 local S, reply = space(), 'asked'
@@ -19,4 +19,4 @@ end
 audit(ARGV[5])
 S.settle()
 offered(S, list)
-return {reply, run[STATE], list}
+return {reply, run[R_STATE], list}

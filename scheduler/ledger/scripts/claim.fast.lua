@@ -14,10 +14,9 @@
 -- goes first is due in the queues that a claim without a delivery names.
 do
   local match, find = string.match, string.find
-  -- The fields of a plain record, in the order of layout.lua: n, job, queue; trigger, tick,
-  -- created; since; nothing of an attempt; reason, at, by, upto; serial; patience and what then;
-  -- items.
-  local PLAIN = '^due\31(%d+)\31([^\31]*)\31([^\31]*)\31([^\31]*\31%d*\31%d+)\31(%d+)\0310\31\31\0310\31\31\0310\0310\31([^\31]*\31\31\31[^\31]*\31[^\31]*\31[^\31]*)\31\31([^\31]*)\31(\31[^\31]*\31[^\31]*)\31\31\31\31\31\31(x.*)$'
+  -- A plain record. All other fields are as in a new one, which has nothing of an attempt.
+  local PLAIN = R_MATCH[[STATE=due (N=%d+) (JOB) (QUEUE) (TRIGGER (TICK=%d*) CREATED=%d+) (SINCE=%d+) (REASON AT BY UPTO)
+    (SERIAL) (PATIENCE ONBUSY) (ITEMS=x.*)]]
   local session, several, first, last = ARGV[1], ARGV[2] == '', 2, 2
   local replies = {}
   if several then first, last = 3, #ARGV - 3 end
@@ -33,12 +32,11 @@ do
       bytes = bytes + #record
       -- patterns take long on long records
       if k > 1 and (bytes > 98304 or #names > 500 and #record > 8192) then record = '' end
-      local n, job, queue, made, since, told, serial, wait, items = match(record, PLAIN)
+      local n, job, queue, made, tick, since, told, serial, wait, items = match(record, PLAIN)
       local fit = n == ARGV[first + 4 * k - 2]
       local rank = fit and (#since == 13 and '000' .. since or format('%016.0f', tonumber(since)))
       if fit and serial == '1' then
-        local tick = match(made, '\31(%d+)\31')
-        fit = not tick or call('ZLEXCOUNT', OPEN, '[' .. job .. '\0' .. format('%016.0f', 1),
+        fit = tick == '' or call('ZLEXCOUNT', OPEN, '[' .. job .. '\0' .. format('%016.0f', 1),
           '(' .. job .. '\0' .. format('%016.0f', tonumber(tick))) == 0
       end
       for i = 9, several and 0 or #ARGV do
@@ -102,13 +100,13 @@ do
       for g = 1, #granted do
         local k, from, upto, n, job, queue, made, since, told, serial, wait, items = unpack(granted[g])
         local id, hid, number = mine[g], ARGV[first + 4 * k - 4], format('%.0f', token)
-        local record = 'running\31' .. format('%d', n + 1) .. '\31' .. job .. '\31' .. queue .. '\31' .. made .. '\31' .. since ..
-          '\31' .. number .. '\31' .. hid .. '\31' .. session .. '\0311\31' .. ms .. '\31' .. ms .. '\0310\0310\31' .. told ..
-          '\31\31' .. serial .. '\31' .. wait .. '\31\31\31\31\31\31' .. items
+        local record = R_TEXT{STATE = 'running'; N = format('%d', n + 1); JOB = job; QUEUE = queue; TRIGGER_CREATED = made;
+          SINCE = since; TOKEN = number; HOLDER = hid; SESSION = session; ATTEMPT = '1'; STARTED = ms; FIRST = ms;
+          REASON_UPTO = told; SERIAL = serial; PATIENCE_ONBUSY = wait; ITEMS = items}
         local tag = 'x' .. hid
         for i = from, upto do slots[#slots + 1], slots[#slots + 2] = names[i], tag end
-        holds[2 * g - 1], holds[2 * g] = '0', session .. '\0' .. hid .. '\31' .. number .. '\31' .. ms .. '\31\31\31{"job":"' ..
-          job .. '","run":"' .. id .. '"}\31' .. items
+        holds[2 * g - 1], holds[2 * g] = '0', H_TEXT{SESSION = session .. '\0' .. hid; TOKEN = number; SINCE = ms;
+          INFO = '{"job":"' .. job .. '","run":"' .. id .. '"}'; ITEMS = items}
         busy[2 * g - 1], busy[2 * g] = '0', session .. '\0' .. id
         writes[2 * g - 1], writes[2 * g] = id, record
         replies[k] = {'granted', number, record, bodies[g], {}}

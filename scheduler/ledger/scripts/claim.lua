@@ -37,11 +37,11 @@ local able = string.find(ARGV[8], '\30' .. mark .. '\30', 1, true)
 
 local function granted(list)
   local brought = byname and able and definition or resolve(definition, byname)
-  return {'granted', run[TOKEN], concat(run, US), args .. US .. brought, list}
+  return {'granted', run[R_TOKEN], concat(run, US), args .. US .. brought, list}
 end
 
-if run[STATE] == 'running' and run[HOLDER] == hid then return granted({}) end
-if run[STATE] ~= 'due' or run[N] ~= ARGV[4] then return {'stale'} end
+if run[R_STATE] == 'running' and run[R_HOLDER] == hid then return granted({}) end
+if run[R_STATE] ~= 'due' or run[R_N] ~= ARGV[4] then return {'stale'} end
 -- lost state is being re-asserted: the sweep pushes it when that is over
 if not quiet() and space().grace() then
   due(id, run)
@@ -62,9 +62,9 @@ if not able then
   local text = resolve(definition, byname)
   if ARGV[8] ~= '' or byname and text == '' then return {'needs', mark, text} end
 end
-if ARGV[6] == '0' and run[CRASHES] ~= '0' then return {'crashed', run[CRASHES], suspected(id, run) and '1' or '0'} end
+if ARGV[6] == '0' and run[R_CRASHES] ~= '0' then return {'crashed', run[R_CRASHES], suspected(id, run) and '1' or '0'} end
 for i = 9, #ARGV do
-  local other, before, queued = goesFirst(ARGV[i], run[SINCE])
+  local other, before, queued = goesFirst(ARGV[i], run[R_SINCE])
   if other then
     local goes = {}
     if queued then pushes(goes, other, before) end
@@ -77,10 +77,10 @@ end
 
 -- Ticks of one job start in their order: earlier ones that are due, but whose deliveries take
 -- longer, go to wait in front of this one.
-if run[SERIAL] == '1' and run[TICK] ~= '' and run[WAITS] ~= '1' then
+if run[R_SERIAL] == '1' and run[R_TICK] ~= '' and run[R_WAITS] ~= '1' then
   S = parkEarlier(run, ARGV[5])
   if S then
-    S.visit(park(S, id, run, ARGV[5], {'job:' .. run[JOB], '', '', '', '0', ms}))
+    S.visit(park(S, id, run, ARGV[5], B_TEXT{RESOURCE = 'job:' .. run[R_JOB]; SINCE = ms}))
     S.reap()
     offered(S, list)
     return {'behind', list}
@@ -88,7 +88,7 @@ if run[SERIAL] == '1' and run[TICK] ~= '' and run[WAITS] ~= '1' then
 end
 
 local names, items = bundle(run, R_ITEMS)
-local busy = run[WAITS] == '1' or not quiet()
+local busy = run[R_WAITS] == '1' or not quiet()
 for i = 1, #items do busy = busy or sub(items[i], 1, 1) ~= 'x' end
 if not busy then -- the bundle of almost every run is free, and no request waits for any of it
   local others = occupied(names, 1, #names)
@@ -111,7 +111,8 @@ if busy then
   local resource, owner, beaten = S.blocked(items, S.ticket(wid), wid)
   if resource then
     local who = {S.describe(resource, owner)}
-    park(S, id, run, ARGV[5], {who[1], who[2], who[3], who[4], who[5], format('%.0f', now - who[6])})
+    park(S, id, run, ARGV[5], B_TEXT{RESOURCE = who[1]; SESSION = who[2]; ID = who[3]; INFO = who[4]; TOKEN = who[5];
+      SINCE = format('%.0f', now - who[6])})
     S.settle() -- a wait that comes back into its queues may let nested ones pass
     offered(S, list)
     table.insert(who, 1, 'waiting')
@@ -119,20 +120,20 @@ if busy then
     return who
   end
   for i = 1, #beaten do S.lapse(beaten[i]) end
-  if run[WAITS] == '1' then S.drop(wid) end
+  if run[R_WAITS] == '1' then S.drop(wid) end
 end
 
 undue(id, run)
-run[STATE], run[HOLDER], run[SESSION], run[CLOSED], run[WAITS], run[WAITBY] = 'running', hid, session, '', '', ''
-run[ATTEMPT], run[STARTED] = format('%d', run[ATTEMPT] + 1), ms
-if run[FIRST] == '' then run[FIRST] = ms end
-local limits = run[LIMITS]
+run[R_STATE], run[R_HOLDER], run[R_SESSION], run[R_CLOSED], run[R_WAITS], run[R_WAITBY] = 'running', hid, session, '', '', ''
+run[R_ATTEMPT], run[R_STARTED] = format('%d', run[R_ATTEMPT] + 1), ms
+if run[R_FIRST] == '' then run[R_FIRST] = ms end
+local limits = run[R_LIMITS]
 -- a limited hold ends later here than at its worker, where its work is ended first
 if limits ~= '' then
   local most, rest = string.match(limits, '^(%d+)(.*)$')
   limits = most == '0' and limits or format('%.0f', most + ARGV[7]) .. rest
 end
-run[TOKEN] = grant(hid, session, info(id, run), items, limits)
+run[R_TOKEN] = grant(hid, session, info(id, run), items, limits)
 works(id, run)
 watch(id, run)
 save(id, run)

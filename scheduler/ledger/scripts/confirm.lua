@@ -5,7 +5,7 @@ local ids, own, sent = {}, {}, {}
 for i = 1, #ARGV, 2 do ids[#ids + 1] = ARGV[i] end
 local records = call('HMGET', RUN, unpack(ids))
 for i = 1, #ids do
-  local due = 'due' .. US .. ARGV[2 * i] .. US -- state and n are the first fields
+  local due = R_TEXT{STATE = 'due'; N = ARGV[2 * i]} .. US -- state and n are the first fields
   if records[i] and sub(records[i], 1, #due) == due then
     local k = #own
     own[k + 1], sent[2 * k + 1], sent[2 * k + 2] = ids[i], ms, ids[i]

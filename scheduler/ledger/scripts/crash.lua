@@ -17,19 +17,19 @@ local id, reporter = ARGV[1], ARGV[10]
 local run, list = load(id), {}
 if reporter ~= '' and not ends(reporter) then return {'dead', '', '', list} end
 if reasserting() then return {reporter == '' and 'no' or 'later', '', '', list} end
-if not run or run[STATE] ~= 'running' or run[TOKEN] ~= ARGV[2] then
+if not run or run[R_STATE] ~= 'running' or run[R_TOKEN] ~= ARGV[2] then
   -- a sweep came first
   if run and reporter ~= '' then noted(id, '', ARGV[2], 'lost lease', 'confirmed') end
   return {'no', '', '', list}
 end
-local session = run[SESSION]
+local session = run[R_SESSION]
 local lives = reporter == '' and ends(session)
-if lives and valid(run[HOLDER]) then return {'no', '', '', list} end
+if lives and valid(run[R_HOLDER]) then return {'no', '', '', list} end
 check()
 local S = space()
 local before = suspected(id, run)
 settled(id, run)
-S.free(run[HOLDER], true)
+S.free(run[R_HOLDER], true)
 
 -- blame decides which runs may have caused the death of the session's process, and returns what
 -- close adds to the entry of this one. As long as none of them was suspected before, each of them
@@ -73,13 +73,13 @@ local outcome, happened, over = 'lost lease', 'lost its lease', nil
 if lives then
   outcome = 'failed'
   close(id, run, outcome, '"its locks ended under it: it held them for too long, or they were revoked"')
-  run[FAILS] = format('%d', run[FAILS] + 1)
+  run[R_FAILS] = format('%d', run[R_FAILS] + 1)
 elseif call('ZSCORE', DIED, '!' .. session) then
   outcome, happened = 'crashed', 'died'
   close(id, run, outcome, '"the process of the worker ' .. session .. ' died"', blame())
   buried(session)
-  run[CRASHES] = format('%d', run[CRASHES] + 1)
-  if tonumber(run[CRASHES]) >= tonumber(ARGV[4]) then over = 'its worker died ' .. run[CRASHES] .. ' times (max_crashes)' end
+  run[R_CRASHES] = format('%d', run[R_CRASHES] + 1)
+  if tonumber(run[R_CRASHES]) >= tonumber(ARGV[4]) then over = 'its worker died ' .. run[R_CRASHES] .. ' times (max_crashes)' end
 elseif reporter ~= '' then
   close(id, run, outcome, '"the worker ' .. session .. ' lost its lease and ended the attempt"', '"confirmed":true,')
 else
@@ -91,21 +91,21 @@ end
 
 if not lives and ARGV[3] == 'abandon' then
   final(S, id, run, 'lost', 'its worker ' .. session .. ' ' .. happened .. ' (on_crash: abandon)')
-elseif run[STOP] ~= '' then
-  final(S, id, run, 'canceled', run[STOP])
-elseif lives and tonumber(run[FAILS]) > tonumber(ARGV[7]) then
+elseif run[R_STOP] ~= '' then
+  final(S, id, run, 'canceled', run[R_STOP])
+elseif lives and tonumber(run[R_FAILS]) > tonumber(ARGV[7]) then
   final(S, id, run, 'failed', '')
 elseif over then
   final(S, id, run, 'failed', over)
 elseif lives then
-  run[STATE], run[AT] = 'retrying', format('%.0f', now + ARGV[8])
-  call('ZADD', TIMER, run[AT], id)
+  run[R_STATE], run[R_AT] = 'retrying', format('%.0f', now + ARGV[8])
+  call('ZADD', TIMER, run[R_AT], id)
   save(id, run)
 else
   due(id, run)
   pushes(list, id, run)
 end
-if run[FINISHED] ~= '' then trim(tonumber(ARGV[5]), tonumber(ARGV[6])) end
+if run[R_FINISHED] ~= '' then trim(tonumber(ARGV[5]), tonumber(ARGV[6])) end
 S.settle()
 offered(S, list)
-return {'closed', run[STATE], outcome, list}
+return {'closed', run[R_STATE], outcome, list}

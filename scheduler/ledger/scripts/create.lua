@@ -91,28 +91,28 @@ for i = START, #ARGV, 6 do
     if why then verdict, reason = 'skipped', why end
   end
   local run = fresh(job, ARGV[5], 'schedule', tick)
-  run[REASON], run[BY], run[UPTO] = reason, ARGV[4], upto
+  run[R_REASON], run[R_BY], run[R_UPTO] = reason, ARGV[4], upto
   if there then -- a worker that knows more has asserted it
   elseif verdict == 'run' or verdict == 'catch' then
     announce(id, '')
     local own = list == '' and 'xrun:' .. id or list .. US .. 'xrun:' .. id
     local alone = verdict == 'catch' and ARGV[17] or ''
     if alone ~= '' then own = own .. US .. alone end
-    run[SERIAL] = (decision.overlap ~= 'allow' or alone ~= '') and '1' or ''
-    run[DEADLINE], run[PATIENCE], run[ONBUSY], run[LIMITS] = deadline, ARGV[13], ARGV[14], ARGV[15]
+    run[R_SERIAL] = (decision.overlap ~= 'allow' or alone ~= '') and '1' or ''
+    run[R_DEADLINE], run[R_PATIENCE], run[R_ONBUSY], run[R_LIMITS] = deadline, ARGV[13], ARGV[14], ARGV[15]
     run[R_ITEMS] = own
     embody(id, ARGV[10], ARGV[11])
     call('ZADD', OPEN, '0', job .. '\0' .. pad(tick) .. '\0' .. id)
     if tonumber(at) > now then
-      run[STATE], run[AT] = 'scheduled', at
+      run[R_STATE], run[R_AT] = 'scheduled', at
       call('ZADD', TIMER, at, id)
       save(id, run)
     elseif wait then
       run = fields(concat(run, US)) -- its items one by one
-      run[SINCE] = ms
+      run[R_SINCE] = ms
       local S = decision.S or space() -- no run that it replaces could be read
       decision.S = S
-      S.visit(park(S, id, run, 0, {'job:' .. job, '', '', '', '0', ms}))
+      S.visit(park(S, id, run, 0, B_TEXT{RESOURCE = 'job:' .. job; SINCE = ms}))
     else
       due(id, run)
       pushes(out, id, run)
@@ -121,7 +121,7 @@ for i = START, #ARGV, 6 do
     decision.made[#decision.made + 1] = id
     if decision.waiting then decision.waiting = decision.waiting + 1 end
   else
-    run[STATE], run[FINISHED] = verdict, ms
+    run[R_STATE], run[R_FINISHED] = verdict, ms
     ended[#ended + 1] = id
     ended[#ended + 1] = verdict
     announce(id, verdict)

@@ -20,10 +20,8 @@ do
     call('ZADD', OPEN, '0', job .. '\0' .. '0000000000000000' .. '\0' .. id)
     call('ZADD', READY, '0', ARGV[3] .. '\0' .. format('%016.0f', now) .. '\0' .. id)
     call('ZADD', PUSH, ms, id)
-    -- state, n, job, queue, trigger, no tick, created, due since, token ... patience, what then ...
-    -- limits, items
-    call('HSET', RUN, id, concat({'due\0311', job, ARGV[3], ARGV[4], '', ms, ms, '0\31\31\0310\31\31\0310\0310\31\31\31\31\31\31\31\31\31',
-      ARGV[10], ARGV[11], '\31\31\31', ARGV[12], concat(ARGV, '\31', 14)}, '\31'))
+    call('HSET', RUN, id, R_TEXT{STATE = 'due'; N = '1'; JOB = job; QUEUE = ARGV[3]; TRIGGER = ARGV[4]; CREATED = ms; SINCE = ms;
+      PATIENCE = ARGV[10]; ONBUSY = ARGV[11]; LIMITS = ARGV[12]; ITEMS = concat(ARGV, '\31', 14)})
     return {'created', '1', 'due'}
   end
 end

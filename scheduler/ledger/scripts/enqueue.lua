@@ -10,9 +10,9 @@
 --   remembered)
 local job, id = ARGV[1], ARGV[2]
 local there = load(id)
-if there then return {'exists', there[STATE]} end
+if there then return {'exists', there[R_STATE]} end
 there = call('HGET', HIST, id)
-if there then return {'exists', string.match(there, '^([^\31]*)')} end
+if there then return {'exists', string.match(there, R_MATCH[[(STATE)]])} end
 local remembered = call('ZSCORE', IDS, id)
 if remembered and tonumber(remembered) > now then return {'exists', ''} end
 
@@ -23,16 +23,16 @@ if ARGV[7] ~= '0' then
 end
 audit(ARGV[13])
 local run = fresh(job, ARGV[3], ARGV[4], '')
-run[PATIENCE], run[ONBUSY], run[LIMITS] = ARGV[10], ARGV[11], ARGV[12]
+run[R_PATIENCE], run[R_ONBUSY], run[R_LIMITS] = ARGV[10], ARGV[11], ARGV[12]
 for i = 14, #ARGV do run[R_ITEMS + i - 14] = ARGV[i] end
 embody(id, ARGV[8], ARGV[9])
 call('ZADD', OPEN, '0', job .. '\0' .. pad(0) .. '\0' .. id)
 local at = math.max(tonumber(ARGV[5]), now + ARGV[6])
 if at > now then
-  run[STATE], run[AT] = 'scheduled', format('%.0f', at)
-  call('ZADD', TIMER, run[AT], id)
+  run[R_STATE], run[R_AT] = 'scheduled', format('%.0f', at)
+  call('ZADD', TIMER, run[R_AT], id)
   save(id, run)
 else
   due(id, run)
 end
-return {'created', run[N], run[STATE]}
+return {'created', run[R_N], run[R_STATE]}

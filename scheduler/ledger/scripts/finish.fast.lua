@@ -14,10 +14,10 @@
 -- full Redis does not refuse it.
 do
   local match, find = string.match, string.find
-  -- The fields of a plain record, in the order of layout.lua: n; job, queue and so on to since,
-  -- with job and tick in it; token, hold, session, attempt, started; first, failures, crashes; not
-  -- reason and finished, not closed; from at on to what was in its way; items.
-  local PLAIN = '^running\31(%d+)\31(([^\31]*)\31[^\31]*\31[^\31]*\31(%d*)\31%d+\31%d*)\31(%d+)\31([^\31]*)\31([^\31]*)\31(%d+)\31(%d+)\31([^\31]*\31%d+\0310)\31[^\31]*\31[^\31]*\31\31([^\31]*\31[^\31]*\31[^\31]*\31\31[^\31]*\31[^\31]*\31[^\31]*\31[^\31]*\31[^\31]*\31[^\31]*\31[^\31]*)\31\31\31(x.*)$'
+  -- A plain record. All other fields are as in a new one.
+  local PLAIN = R_MATCH[[STATE=running (N=%d+) ((JOB) QUEUE TRIGGER (TICK=%d*) CREATED=%d+ SINCE=%d*) (TOKEN=%d+) (HOLDER)
+    (SESSION) (ATTEMPT=%d+) (STARTED=%d+) (FIRST FAILS=%d+ CRASHES=0) REASON FINISHED (AT BY UPTO SERIAL * BLOCKER)
+    (ITEMS=x.*)]]
   local several, replies = ARGV[1] == '', {}
   local first, last, step, keep, age, output = 1, 1, 1, ARGV[8], ARGV[9], 6
   if several then first, last, step, keep, age, output = 4, #ARGV - 3, 4, ARGV[2], ARGV[3], 3 end
@@ -38,8 +38,8 @@ do
         seen[id] = true
         local from = exclusive(items, bundles)
         if from then -- the others are finished one by one
-          members[#members + 1] = session .. '\0' .. hid .. '\31' .. token .. '\31' .. started .. '\31\31\31{"job":"' .. job ..
-            '","run":"' .. id .. '"}\31' .. items
+          members[#members + 1] = H_TEXT{SESSION = session .. '\0' .. hid; TOKEN = token; SINCE = started;
+            INFO = '{"job":"' .. job .. '","run":"' .. id .. '"}'; ITEMS = items}
           mine[#members] = id
           again = again or attempt ~= '1'
           plain[#plain + 1] = {k, n, made, job, tick, token, session, attempt, started, tally, rest, ARGV[at + output], from, #bundles}
@@ -81,7 +81,7 @@ do
         -- has no log before it, is the only one.
         local past = logs[e] and logs[e] .. ',' or ''
         local log
-        rest = '\31' .. rest .. '\31\31'
+        rest = '\31' .. R_TEXT{AT_BLOCKER = rest; ...}
         if byname then rest = match(rest, '^(.-)\31*$') end
         if byname and past == '' and sub(tally, 1, #started + 1) == started .. '\31' then
           log = '@' .. session
@@ -90,8 +90,8 @@ do
             ',"finished_at":' .. ms .. ',"outcome":"succeeded","error":null}'
         end
         hist[2 * e - 1] = id
-        hist[2 * e] = 'succeeded\31' .. format('%d', n + 1) .. '\31' .. made .. '\31' .. token .. '\31\31\31' .. attempt .. '\31\31' ..
-          tally .. '\31\31' .. ms .. '\0311' .. rest .. '\29' .. log .. '\29' .. sub(body, 1, at - 1)
+        hist[2 * e] = F_TEXT{RUN = R_TEXT{STATE = 'succeeded'; N = format('%d', n + 1); JOB_SINCE = made; TOKEN = token;
+          ATTEMPT = attempt; FIRST_CRASHES = tally; FINISHED = ms; CLOSED = '1' .. rest}; LOG = log; ARGS = sub(body, 1, at - 1)}
         done[2 * e - 1], done[2 * e] = ms, id
         if tail ~= '' then tails[#tails + 1], tails[#tails + 2] = id, tail end
         replies[k] = 1

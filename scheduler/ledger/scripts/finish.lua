@@ -13,10 +13,10 @@
 -- The first write is a removal, so that a full Redis does not refuse it.
 local id, token, hid, outcome = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local run, list = load(id), {}
-local last = run and run[TOKEN] == token
+local last = run and run[R_TOKEN] == token
 -- If a hold ended under its attempt (max hold, revoked) while the session lives, the attempt has
 -- failed; if the session has ended, the sweep counts the attempt.
-local stood = last and run[STATE] == 'running' and run[HOLDER] == hid and (valid(hid) or ends(run[SESSION]))
+local stood = last and run[R_STATE] == 'running' and run[R_HOLDER] == hid and (valid(hid) or ends(run[R_SESSION]))
 if last then
   check()
   settled(id, run)
@@ -25,7 +25,7 @@ end
 -- While no request waits for any of its names and nothing is due, a bundle that is held exclusively
 -- is simply removed.
 local S
-if run and run[WAITS] == '1' or not freePlain(hid) then
+if run and run[R_WAITS] == '1' or not freePlain(hid) then
   S = space()
   S.free(hid)
 end
@@ -41,17 +41,17 @@ end
 
 if not run then
   local past = call('HGET', HIST, id)
-  past = past and fields(string.match(past, '^([^\29]*)'))
-  if past and past[TOKEN] == token then return done('recorded', past[STATE]) end
-  return done('fenced', past and past[STATE] or '', past and past[TOKEN] or '0')
+  past = past and fields(string.match(past, F_MATCH[[(RUN)]]))
+  if past and past[R_TOKEN] == token then return done('recorded', past[R_STATE]) end
+  return done('fenced', past and past[R_STATE] or '', past and past[R_TOKEN] or '0')
 end
-if not last then return done('fenced', run[STATE], run[TOKEN]) end
+if not last then return done('fenced', run[R_STATE], run[R_TOKEN]) end
 
 local function output() if ARGV[7] ~= '' then call('HSET', OUTPUT, id, ARGV[7]) end end
 
 if outcome == 'succeeded' then
   local reason = ''
-  if run[CLOSED] == '1' then
+  if run[R_CLOSED] == '1' then
     reason = 'succeeded after its attempt had been counted'
   else
     close(id, run, 'succeeded', 'null')
@@ -62,16 +62,16 @@ if outcome == 'succeeded' then
   return done('recorded', 'succeeded')
 end
 if not stood then
-  if run[STATE] == 'running' and run[CLOSED] ~= '1' then
+  if run[R_STATE] == 'running' and run[R_CLOSED] ~= '1' then
     works(id, run) -- the sweep counts this attempt
   end
-  return done('counted', run[STATE], run[TOKEN])
+  return done('counted', run[R_STATE], run[R_TOKEN])
 end
 output()
 
 local function putOff(state)
-  run[STATE], run[AT] = state, format('%.0f', now + ARGV[5])
-  call('ZADD', TIMER, run[AT], id)
+  run[R_STATE], run[R_AT] = state, format('%.0f', now + ARGV[5])
+  call('ZADD', TIMER, run[R_AT], id)
   save(id, run)
 end
 
@@ -99,21 +99,21 @@ local function declined(id, run, failure)
   if before ~= '' then table.insert(entries, 1, before) end
   if #entries == 0 then call('HDEL', LOG, id) else call('HSET', LOG, id, concat(entries, ',')) end
   close(id, run, 'handed back', failure)
-  local times, first = 0, run[STARTED]
+  local times, first = 0, run[R_STARTED]
   if own then times, first = string.match(own, '"times":(%d+),"first_at":(%d+)}$') end
   log = call('HGET', LOG, id)
   call('HSET', LOG, id, sub(log, 1, -2) .. ',"times":' .. format('%.0f', times + 1) .. ',"first_at":' .. first .. '}')
 end
 
-if outcome == 'canceled' or run[STOP] ~= '' then
+if outcome == 'canceled' or run[R_STOP] ~= '' then
   local closed = {failed = 'failed', retry = 'failed', handback = 'handed back', left = 'handed back', canceled = 'canceled'}
   close(id, run, closed[outcome], ARGV[6])
-  if closed[outcome] == 'failed' then run[FAILS] = format('%d', run[FAILS] + 1) end
-  final(S, id, run, 'canceled', run[STOP])
+  if closed[outcome] == 'failed' then run[R_FAILS] = format('%d', run[R_FAILS] + 1) end
+  final(S, id, run, 'canceled', run[R_STOP])
   trim(tonumber(ARGV[8]), tonumber(ARGV[9]))
 elseif outcome == 'left' then
   close(id, run, 'handed back', ARGV[6])
-  final(S, id, run, 'lost', 'its worker ' .. run[SESSION] .. ' ended while the handler ignored the end of its context (on_crash: abandon)')
+  final(S, id, run, 'lost', 'its worker ' .. run[R_SESSION] .. ' ended while the handler ignored the end of its context (on_crash: abandon)')
   trim(tonumber(ARGV[8]), tonumber(ARGV[9]))
 elseif outcome == 'handback' and ARGV[5] == '0' then
   close(id, run, 'handed back', ARGV[6])
@@ -124,12 +124,12 @@ elseif outcome == 'handback' then
   putOff('scheduled')
 elseif outcome == 'retry' then
   close(id, run, 'failed', ARGV[6])
-  run[FAILS] = format('%d', run[FAILS] + 1)
+  run[R_FAILS] = format('%d', run[R_FAILS] + 1)
   putOff('retrying')
 else
   close(id, run, 'failed', ARGV[6])
-  run[FAILS] = format('%d', run[FAILS] + 1)
+  run[R_FAILS] = format('%d', run[R_FAILS] + 1)
   final(S, id, run, 'failed', '')
   trim(tonumber(ARGV[8]), tonumber(ARGV[9]))
 end
-return done('recorded', run[STATE])
+return done('recorded', run[R_STATE])

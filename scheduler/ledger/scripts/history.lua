@@ -2,7 +2,7 @@
 -- ARGV: 1 bytes of arguments at most  2... runs
 -- Replies: per run, until the reply is long enough: final record with attempts and arguments; ''
 --   for arguments that are longer, and for everything of a run that is not in the history
--- BYTES bounds how long a call keeps Redis busy.
+-- BYTES bounds how long a call keeps Redis busy. A pattern would look at each byte of a record.
 local BYTES = 512 * 1024
 local out, bytes = {}, 0
 for i = 2, #ARGV do

@@ -13,6 +13,6 @@ if absence ~= '' then
   if id == '' or call('HEXISTS', RUN, id) == 1 or call('HEXISTS', HIST, id) == 1 then return {'ok'} end
 end
 local run = fresh(job, '', 'schedule', ARGV[3])
-run[STATE], run[REASON], run[FINISHED], run[BY], run[UPTO] = ARGV[5], ARGV[6], ms, ARGV[7], ARGV[4]
+run[R_STATE], run[R_REASON], run[R_FINISHED], run[R_BY], run[R_UPTO] = ARGV[5], ARGV[6], ms, ARGV[7], ARGV[4]
 archive(id, run, '', 'null')
 return {'ok'}

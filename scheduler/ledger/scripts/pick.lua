@@ -20,7 +20,7 @@ local function first(shelf)
     if not member then return nil end
     local id = string.match(member, '([^%z]*)$')
     local run, broken = load(id)
-    if run and run[STATE] == 'due' and run[QUEUE] == queue and member == shelf .. '\0' .. pad(run[SINCE]) .. '\0' .. id then
+    if run and run[R_STATE] == 'due' and run[R_QUEUE] == queue and member == shelf .. '\0' .. pad(run[R_SINCE]) .. '\0' .. id then
       return member, id, run
     end
     if removed == SPARE then

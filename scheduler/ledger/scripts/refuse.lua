@@ -10,8 +10,8 @@
 local id, list = ARGV[1], {}
 local run, broken = load(id)
 if run then
-  local claimed = run[STATE] == 'due' and run[N] == ARGV[2]
-  local attempted = run[STATE] == 'running' and (run[HOLDER] == ARGV[3] or run[TOKEN] == ARGV[3])
+  local claimed = run[R_STATE] == 'due' and run[R_N] == ARGV[2]
+  local attempted = run[R_STATE] == 'running' and (run[R_HOLDER] == ARGV[3] or run[R_TOKEN] == ARGV[3])
   if not claimed and not attempted then return {'no', '', list} end
 elseif not broken then
   return {'no', '', list}
@@ -20,8 +20,8 @@ local S, reason, why = space(), ARGV[4], blocked()
 
 if broken then -- the rest of its record tells where its entries are
   local past = fields(broken)
-  settled(id, {[SESSION] = past[SESSION] or '', [STOP] = ''})
-  call('ZREM', READY, (past[QUEUE] or '') .. '\0' .. pad(past[SINCE]) .. '\0' .. id)
+  settled(id, {[R_SESSION] = past[R_SESSION] or '', [R_STOP] = ''})
+  call('ZREM', READY, (past[R_QUEUE] or '') .. '\0' .. pad(past[R_SINCE]) .. '\0' .. id)
   -- If the record does not tell, its entry is among the oldest; if it is not, the claim that meets
   -- it removes it.
   local from, to = '-', '+'
@@ -30,25 +30,26 @@ if broken then -- the rest of its record tells where its entries are
   for i = 1, #ready do
     if sub(ready[i], -#id - 1) == '\0' .. id then call('ZREM', READY, ready[i]) end
   end
-  if past[HOLDER] and string.find(past[HOLDER], '.', 1, true) then S.free(past[HOLDER]) end
+  if past[R_HOLDER] and string.find(past[R_HOLDER], '.', 1, true) then S.free(past[R_HOLDER]) end
   run = fresh(string.match(id, '^[^@#]*'), ARGV[7], ARGV[6] == '' and 'enqueue' or 'schedule', ARGV[6])
-  run[N] = tonumber(past[N]) and past[N] or ms
-  run[WAITS], run[DEADLINE] = S.ticket('+' .. id) and '1' or '', '0' -- so that final looks for all
-elseif run[STATE] == 'running' then
+  run[R_N] = tonumber(past[R_N]) and past[R_N] or ms
+  -- so that final looks for all
+  run[R_WAITS], run[R_DEADLINE] = S.ticket('+' .. id) and '1' or '', '0'
+elseif run[R_STATE] == 'running' then
   settled(id, run)
   close(id, run, 'failed', ARGV[5])
-  run[FAILS] = format('%d', run[FAILS] + 1)
+  run[R_FAILS] = format('%d', run[R_FAILS] + 1)
 end
 if ARGV[3] ~= '' then S.free(ARGV[3]) end
-if run[HOLDER] ~= '' then S.free(run[HOLDER]) end
+if run[R_HOLDER] ~= '' then S.free(run[R_HOLDER]) end
 if not why then
   final(S, id, run, 'failed', reason)
 else
   undue(id, run)
   call('ZREM', TIMER, id)
-  if run[WAITS] == '1' then S.drop('+' .. id) end
+  if run[R_WAITS] == '1' then S.drop('+' .. id) end
   reason = reason .. '; parked, since the history of its job cannot be written: ' .. why
-  run[STATE], run[REASON], run[FINISHED], run[WAITS] = 'failed', reason, ms, ''
+  run[R_STATE], run[R_REASON], run[R_FINISHED], run[R_WAITS] = 'failed', reason, ms, ''
   save(id, run)
   call('ZADD', LATE, format('%.0f', now + 60000), id)
 end

@@ -7,38 +7,39 @@
 -- Replies: due, n | outstanding, its state | refused, its state | none
 local id = ARGV[1]
 local run = load(id)
-if run then return {'outstanding', run[STATE]} end
+if run then return {'outstanding', run[R_STATE]} end
 checkBodies(ARGV[6])
 local past, log = call('HGET', HIST, id), ''
 if past then
   local record
-  record, log = string.match(past, '^([^\29]*)\29([^\29]*)')
+  record, log = string.match(past, F_MATCH[[(RUN) (LOG)]])
   run = fields(record)
   for i = #run + 1, R_ITEMS - 1 do run[i] = '' end
   if sub(log, 1, 1) == '@' then log = plainLog(run, sub(log, 2)) end
-  local state = run[STATE]
-  if run[UPTO] ~= '' or state == 'succeeded' and ARGV[11] ~= '1' then return {'refused', state} end
+  local state = run[R_STATE]
+  if run[R_UPTO] ~= '' or state == 'succeeded' and ARGV[11] ~= '1' then return {'refused', state} end
   -- A late success of its last attempt still counts, since the work is done; a run that succeeded
   -- is reopened to do the work once more.
-  if state == 'succeeded' then run[TOKEN] = '0' end
+  if state == 'succeeded' then run[R_TOKEN] = '0' end
   for i = R_ITEMS, #run do run[i] = nil end
   call('HDEL', HIST, id)
   call('ZREM', DONE, id)
 elseif ARGV[11] == '1' then
   run = fresh(ARGV[3], ARGV[4], ARGV[2] == '' and 'hand' or 'schedule', ARGV[2])
-  run[N] = ms -- it may have had deliveries, whose numbers are no longer known
+  run[R_N] = ms -- it may have had deliveries, whose numbers are no longer known
 else
   return {'none'}
 end
 audit(ARGV[12])
-for i = SERIAL, R_ITEMS - 1 do run[i] = '' end
-run[QUEUE], run[SINCE], run[FAILS], run[CRASHES], run[REASON], run[FINISHED] = ARGV[4], '', '0', '0', '', ''
-run[CLOSED], run[AT], run[WAITS] = '1', '', ''
-run[PATIENCE], run[ONBUSY], run[LIMITS], run[SERIAL] = ARGV[7], ARGV[8], ARGV[9], ARGV[10]
+local new = {R_NEW}
+for i = R_SERIAL, R_ITEMS - 1 do run[i] = new[i] end
+run[R_QUEUE], run[R_SINCE], run[R_FAILS], run[R_CRASHES], run[R_REASON], run[R_FINISHED] = ARGV[4], '', '0', '0', '', ''
+run[R_CLOSED], run[R_AT], run[R_WAITS] = '1', '', ''
+run[R_PATIENCE], run[R_ONBUSY], run[R_LIMITS], run[R_SERIAL] = ARGV[7], ARGV[8], ARGV[9], ARGV[10]
 for i = 13, #ARGV do run[R_ITEMS + i - 13] = ARGV[i] end
 embody(id, ARGV[5], ARGV[6])
 if log ~= '' then call('HSET', LOG, id, log) end
-call('ZADD', OPEN, '0', run[JOB] .. '\0' .. pad(run[TICK]) .. '\0' .. id)
+call('ZADD', OPEN, '0', run[R_JOB] .. '\0' .. pad(run[R_TICK]) .. '\0' .. id)
 due(id, run)
 announce(id, '')
-return {'due', run[N]}
+return {'due', run[R_N]}

@@ -6,7 +6,7 @@ local list = {}
 for i = 2, #ARGV, 2 do
   local id = ARGV[i]
   local run = load(id)
-  if run and run[STATE] == 'due' and run[N] == ARGV[i + 1] and (ARGV[1] == '0' or call('ZSCORE', PUSH, id)) then
+  if run and run[R_STATE] == 'due' and run[R_N] == ARGV[i + 1] and (ARGV[1] == '0' or call('ZSCORE', PUSH, id)) then
     due(id, run)
     pushes(list, id, run)
   end

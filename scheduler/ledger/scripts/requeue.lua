@@ -12,13 +12,13 @@ for i = 1, #ARGV, 3 do
   examined = examined + 1
   local id, queue = ARGV[i], ARGV[i + 2]
   local run = load(id)
-  local isdue = run and run[STATE] == 'due'
-  if run and (isdue or run[STATE] == 'waiting') and run[QUEUE] == ARGV[i + 1] and run[FIRST] == '' then
+  local isdue = run and run[R_STATE] == 'due'
+  if run and (isdue or run[R_STATE] == 'waiting') and run[R_QUEUE] == ARGV[i + 1] and run[R_FIRST] == '' then
     if isdue then undue(id, run) end
-    if run[WAITBY] ~= '' then -- the pauses of the new queue alone are known to what ends the wait
-      run[WAITBY] = format('%.0f', run[WAITBY] + stopped(run[QUEUE], run[WAITBY] - run[PATIENCE]))
+    if run[R_WAITBY] ~= '' then -- the pauses of the new queue alone are known to what ends the wait
+      run[R_WAITBY] = format('%.0f', run[R_WAITBY] + stopped(run[R_QUEUE], run[R_WAITBY] - run[R_PATIENCE]))
     end
-    run[QUEUE], names = queue, names + #run - R_ITEMS + 1
+    run[R_QUEUE], names = queue, names + #run - R_ITEMS + 1
     moved[#moved + 1] = id
     if isdue then
       due(id, run)
@@ -27,7 +27,7 @@ for i = 1, #ARGV, 3 do
       save(id, run)
       watch(id, run)
     end
-    if run[WAITS] == '1' then
+    if run[R_WAITS] == '1' then
       S = S or space()
       S.move('+' .. id, queue)
     end

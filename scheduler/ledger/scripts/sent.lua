@@ -8,7 +8,7 @@ local look, broken, gone = {}, {}, {}
 local ids = call('ZRANGEBYSCORE', SENT, '-inf', format('%.0f', now - ARGV[2]), 'LIMIT', '0', ARGV[1])
 local records = #ids > 0 and call('HMGET', RUN, unpack(ids)) or {}
 for i = 1, #ids do
-  local n, queue = string.match(records[i] or '', '^due\31(%d+)\31[^\31]*\31([^\31]*)\31')
+  local n, queue = string.match(records[i] or '', R_MATCH[[STATE=due (N=%d+) JOB (QUEUE) TRIGGER]])
   if n then
     local k = #look
     look[k + 1], look[k + 2], look[k + 3] = ids[i], n, queue

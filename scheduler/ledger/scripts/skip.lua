@@ -28,7 +28,7 @@ for i = 1, #others do
   local id = string.match(others[i], '([^%z]*)$')
   bytes = bytes + call('HSTRLEN', RUN, id)
   local run = load(id)
-  if run and run[FIRST] == '' then
+  if run and run[R_FIRST] == '' then
     bytes = bytes + call('HSTRLEN', BODY, id)
     final(S, id, run, 'skipped', ARGV[4])
     n = n + 1

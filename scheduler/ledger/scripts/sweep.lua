@@ -26,10 +26,9 @@ local waiting = S.findOffers(most)
 offered(S, list)
 local offers = #list / 3
 
--- A record in the order of layout.lua, as far as load checks it: state, n, job, queue, trigger to
--- created, since; from the separator behind since on, nothing changes when the run becomes due.
-local TIMED = '^(%l+)\31(%d+)\31([^\31]*\31)([^\31]*)(\31[^\31]*\31[^\31]*\31[^\31]*\31)(%d*)()\31%d+\31[^\31]*\31[^\31]*\31%d+' ..
-  '\31[^\31]*\31[^\31]*\31%d+\31%d+\31' .. string.rep('[^\31]*\31', R_ITEMS - 18) .. '[^\31]*'
+-- A record, as far as load checks it. Behind since, nothing changes when the run becomes due.
+local TIMED = R_MATCH[[(STATE=%l+) (N=%d+) (JOB (QUEUE) TRIGGER TICK CREATED) (SINCE=%d*)() TOKEN=%d+ * ATTEMPT=%d+ *
+  FAILS=%d+ CRASHES=%d+ * LIMITS]]
 local timers = call('ZRANGEBYSCORE', TIMER, '-inf', ms, 'LIMIT', '0', room)
 local records = #timers > 0 and values(RUN, timers) or {}
 local timed, ready, push, written, unread = {}, {}, {}, {}, false
@@ -39,7 +38,7 @@ for i = 1, #timers do
     unread = true
     break
   end
-  local state, n, job, queue, made, since, rest = string.match(record or '', TIMED)
+  local state, n, made, queue, since, rest = string.match(record or '', TIMED)
   if state == 'scheduled' or state == 'retrying' then -- as by due, all at once
     n = format('%d', n + 1)
     if since == '' then since = ms end
@@ -48,7 +47,7 @@ for i = 1, #timers do
     ready[2 * k + 1], ready[2 * k + 2] = '0', queue .. '\0' .. pad(since) .. '\0' .. id
     push[2 * k + 1], push[2 * k + 2] = ms, id
     written[2 * k + 1] = id
-    written[2 * k + 2] = 'due\31' .. n .. '\31' .. job .. queue .. made .. since .. sub(record, rest)
+    written[2 * k + 2] = R_TEXT{STATE = 'due'; N = n; JOB_CREATED = made; SINCE = since .. sub(record, rest)}
     k = #list
     list[k + 1], list[k + 2], list[k + 3] = id, n, queue
   else
@@ -58,7 +57,7 @@ for i = 1, #timers do
       broken[#broken + 1] = id
       unreadable(id) -- the reply may be lost
     end
-    if run and (run[STATE] == 'scheduled' or run[STATE] == 'retrying') then
+    if run and (run[R_STATE] == 'scheduled' or run[R_STATE] == 'retrying') then
       due(id, run)
       pushes(list, id, run)
     end
@@ -81,7 +80,7 @@ end
 
 local function fallen(id, run)
   local k = #dead
-  dead[k + 1], dead[k + 2], dead[k + 3], dead[k + 4] = id, run[TOKEN], run[JOB], run[FAILS]
+  dead[k + 1], dead[k + 2], dead[k + 3], dead[k + 4] = id, run[R_TOKEN], run[R_JOB], run[R_FAILS]
 end
 
 -- from session to session, without reading what runs under the live ones
@@ -107,7 +106,7 @@ local some = call('ZRANGEBYLEX', BUSY, after and '(' .. after or '-', '+', 'LIMI
 for i = 1, #some do
   local session, id = string.match(some[i], '^([^%z]*)%z(.*)$')
   local run = found(id, BUSY, some[i])
-  if run and ends(session) and not valid(run[HOLDER]) then fallen(id, run) end
+  if run and ends(session) and not valid(run[R_HOLDER]) then fallen(id, run) end
 end
 if #some == most then
   call('HSET', LEDGER, 'looked', some[most])

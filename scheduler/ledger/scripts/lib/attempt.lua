@@ -7,7 +7,7 @@ local ATTEMPTS = '"worker":"([^"]*)","token":"%d+","started_at":(%d+),"finished_
 -- entryOf returns the entry of a closed attempt, the last one of its run, in a log. failure: JSON.
 -- more: a member of the entry that follows the outcome, with its comma, or nil.
 local function entryOf(run, session, started, finished, outcome, failure, more)
-  return '{"attempt":' .. run[ATTEMPT] .. ',"worker":"' .. session .. '","token":"' .. run[TOKEN] ..
+  return '{"attempt":' .. run[R_ATTEMPT] .. ',"worker":"' .. session .. '","token":"' .. run[R_TOKEN] ..
     '","started_at":' .. started .. ',"finished_at":' .. finished .. ',"outcome":"' .. outcome ..
     '",' .. (more or '') .. '"error":' .. failure .. '}'
 end
@@ -16,7 +16,7 @@ end
 -- session. The final record has all the rest: the attempt started and ended with the run. record.go
 -- has the same function.
 local function plainLog(run, session)
-  return entryOf(run, session, run[FIRST], run[FINISHED], 'succeeded', 'null')
+  return entryOf(run, session, run[R_FIRST], run[R_FINISHED], 'succeeded', 'null')
 end
 
 -- close ends the running attempt: once for each, by its finish or the sweep, whichever comes first.
@@ -28,7 +28,7 @@ end
 -- longest one, and the last attempt that the run has survived) and what crash.lua counts: the lost
 -- leases in a row that no worker explained. The numbers of the attempts show which are left out.
 local function close(id, run, outcome, failure, more)
-  run[CLOSED] = '1'
+  run[R_CLOSED] = '1'
   local past = call('HGET', LOG, id)
   if past and #past > 32768 then
     local entries, from = {}, 1
@@ -64,7 +64,7 @@ local function close(id, run, outcome, failure, more)
     end
     past = concat(kept, ',')
   end
-  local entry = entryOf(run, run[SESSION], run[STARTED], ms, outcome, failure, more)
+  local entry = entryOf(run, run[R_SESSION], run[R_STARTED], ms, outcome, failure, more)
   call('HSET', LOG, id, past and past .. ',' .. entry or entry)
 end
 
@@ -74,7 +74,7 @@ end
 -- back or lost its lease only after it had run for longer than those that crashed. An attempt that
 -- still runs counts like the latter. Record.Suspect (record.go) follows the same rule.
 local function suspected(id, run)
-  if run[CRASHES] == '0' then return nil end
+  if run[R_CRASHES] == '0' then return nil end
   local session, longest = '', -1
   local function survived(took) return longest >= 0 and took >= longest + math.max(longest / 4, 1000) end
   for worker, from, upto, outcome, member in string.gmatch(call('HGET', LOG, id) or '', ATTEMPTS) do
@@ -87,7 +87,7 @@ local function suspected(id, run)
       session = nil
     end
   end
-  if run[STATE] == 'running' and survived(now - run[STARTED]) then session = nil end
+  if run[R_STATE] == 'running' and survived(now - run[R_STARTED]) then session = nil end
   return session
 end
 

@@ -39,37 +39,37 @@ end
 -- is written, and the empty fields at the end and the log of an only attempt that succeeded are
 -- omitted. finish.fast.lua does the same.
 local function archive(id, run, log, args, byname)
-  if byname and log == plainLog(run, run[SESSION]) then log = '@' .. run[SESSION] end
-  run[HOLDER], run[SESSION], run[STARTED] = '', '', ''
+  if byname and log == plainLog(run, run[R_SESSION]) then log = '@' .. run[R_SESSION] end
+  run[R_HOLDER], run[R_SESSION], run[R_STARTED] = '', '', ''
   local record = concat(run, US, 1, R_ITEMS - 1)
   if byname then record = string.match(record, '^(.-)\31*$') end
-  call('HSET', HIST, id, concat({record, log, args}, '\29'))
+  call('HSET', HIST, id, F_TEXT{RUN = record; LOG = log; ARGS = args})
   call('ZADD', DONE, ms, id)
 end
 
 -- works writes the entries beside the record of a running run; settled removes them.
 local function works(id, run)
-  call('ZADD', BUSY, '0', run[SESSION] .. '\0' .. id)
-  if run[STOP] ~= '' then call('ZADD', ASK, '0', run[SESSION] .. '\0' .. id) end
+  call('ZADD', BUSY, '0', run[R_SESSION] .. '\0' .. id)
+  if run[R_STOP] ~= '' then call('ZADD', ASK, '0', run[R_SESSION] .. '\0' .. id) end
 end
 
 local function settled(id, run)
-  call('ZREM', BUSY, run[SESSION] .. '\0' .. id)
-  if run[STOP] ~= '' then call('ZREM', ASK, run[SESSION] .. '\0' .. id) end
+  call('ZREM', BUSY, run[R_SESSION] .. '\0' .. id)
+  if run[R_STOP] ~= '' then call('ZREM', ASK, run[R_SESSION] .. '\0' .. id) end
 end
 
 -- final permanently ends an outstanding run.
 local function final(S, id, run, state, reason)
   -- A request's only attempt needs no announcement: no worker but its own knows of it.
-  if run[TICK] ~= '' or run[ATTEMPT] ~= '1' or run[STATE] ~= 'running' then announce(id, state) end
+  if run[R_TICK] ~= '' or run[R_ATTEMPT] ~= '1' or run[R_STATE] ~= 'running' then announce(id, state) end
   undue(id, run)
   call('ZREM', TIMER, id)
-  if run[DEADLINE] ~= '' or run[PATIENCE] ~= '' then call('ZREM', LATE, id) end
-  call('ZREM', OPEN, run[JOB] .. '\0' .. pad(run[TICK]) .. '\0' .. id)
-  if run[WAITS] == '1' then S.drop('+' .. id) end
-  run[STATE], run[REASON], run[FINISHED] = state, reason, ms
+  if run[R_DEADLINE] ~= '' or run[R_PATIENCE] ~= '' then call('ZREM', LATE, id) end
+  call('ZREM', OPEN, run[R_JOB] .. '\0' .. pad(run[R_TICK]) .. '\0' .. id)
+  if run[R_WAITS] == '1' then S.drop('+' .. id) end
+  run[R_STATE], run[R_REASON], run[R_FINISHED] = state, reason, ms
   local log = call('HGET', LOG, id) or ''
-  if run[CRASHES] ~= '0' then
+  if run[R_CRASHES] ~= '0' then
     for session, _, _, outcome in string.gmatch(log, ATTEMPTS) do
       if outcome == 'crashed' then call('ZREM', DIED, session .. '\0' .. id) end
     end
@@ -78,17 +78,17 @@ local function final(S, id, run, state, reason)
   local args, byname = disembody(id)
   archive(id, run, log, args, byname)
   call('HDEL', LOG, id)
-  if state == 'succeeded' then call('HSET', FACTS, 'g' .. run[JOB], 's' .. ms) end
+  if state == 'succeeded' then call('HSET', FACTS, 'g' .. run[R_JOB], 's' .. ms) end
 end
 
 -- cancel ends a run that is not running; it asks a running one to stop. It returns whether the run
 -- ended.
 local function cancel(S, id, run, reason)
-  if run[STATE] ~= 'running' then
+  if run[R_STATE] ~= 'running' then
     final(S, id, run, 'canceled', reason)
     return true
   end
-  run[STOP] = reason
+  run[R_STOP] = reason
   works(id, run)
   save(id, run)
   return false

@@ -18,7 +18,7 @@ local function versionsOf(text)
     if not active then
       active = entry
     else
-      local hash, order, trigger, configs = string.match(entry, '^([^\30]*)\30([^\30]*)\30([^\30]*)\30(.*)$')
+      local hash, order, trigger, configs = string.match(entry, C_MATCH[[(HASH) (ORDER) (TRIGGER) (CONFIGS=.*)]])
       versions[#versions + 1] = {hash = hash, order = tonumber(order), trigger = trigger, configs = configs, seen = 0}
     end
   end
@@ -42,7 +42,7 @@ local function versionsText(active, versions)
   local text = active
   for i = 1, #versions do
     local v = versions[i]
-    text = text .. US .. v.hash .. '\30' .. v.order .. '\30' .. v.trigger .. '\30' .. v.configs
+    text = text .. US .. C_TEXT{HASH = v.hash; ORDER = v.order; TRIGGER = v.trigger; CONFIGS = v.configs}
   end
   return text
 end

@@ -8,14 +8,13 @@ local function announce(id, state) call('XADD', NEWS, 'MAXLEN', '~', '10000', '*
 -- The reason is "" where the records before it are long, so that reading them does not keep Redis
 -- busy; it is in the record when the run ends.
 local function asked(session)
-  local list, bytes, stop = {}, 0, nil
+  local list, bytes = {}, 0
   local members = call('ZRANGEBYLEX', ASK, '[' .. session .. '\0', '(' .. session .. '\1', 'LIMIT', 0, 1000)
   for i = 1, #members do
     local id, reason = sub(members[i], #session + 2), nil
     if id ~= '' then bytes = bytes + call('HSTRLEN', RUN, id) end
     if id ~= '' and bytes < 256 * 1024 then
-      stop = stop or '^' .. string.rep('[^\31]*\31', STOP - 1) .. '([^\31]*)'
-      reason = string.match(call('HGET', RUN, id) or '', stop)
+      reason = string.match(call('HGET', RUN, id) or '', R_MATCH[[* (STOP)]])
     end
     list[2 * i - 1], list[2 * i] = id, reason or ''
   end

@@ -14,8 +14,8 @@ local function goesFirst(queue, at)
     if not run then
       call('ZREM', READY, first[i]) -- no claim of it can succeed
     -- others may be put off for long, and must not delay this one
-    elseif delivered and run[CRASHES] == '0' then
-      local waits = run[WAITS] == '1'
+    elseif delivered and run[R_CRASHES] == '0' then
+      local waits = run[R_WAITS] == '1'
       local queued = waits and call('ZSCORE', SENT, id)
       -- else it was offered its locks just now, and is about to be claimed
       if not waits or queued then return id, run, queued end
@@ -26,15 +26,15 @@ end
 -- parkEarlier sends earlier ticks of a run's job to wait in front of it: those that are due, but
 -- whose deliveries take longer. It returns space(), or nil if there are none.
 local function parkEarlier(run, patience)
-  local before, first = '(' .. run[JOB] .. '\0' .. pad(run[TICK]), '[' .. run[JOB] .. '\0' .. pad(1)
+  local before, first = '(' .. run[R_JOB] .. '\0' .. pad(run[R_TICK]), '[' .. run[R_JOB] .. '\0' .. pad(1)
   -- still earlier ones were due long ago
   local earlier, S = call('ZREVRANGEBYLEX', OPEN, before, first, 'LIMIT', '0', 128), nil
   for i = #earlier, 1, -1 do
     local id = string.match(earlier[i], '([^%z]*)$')
     local tick = load(id)
-    if tick and tick[STATE] == 'due' and tick[WAITS] ~= '1' and tick[SERIAL] == '1' then
+    if tick and tick[R_STATE] == 'due' and tick[R_WAITS] ~= '1' and tick[R_SERIAL] == '1' then
       S = S or space()
-      S.visit(park(S, id, tick, patience, {'job:' .. run[JOB], '', '', '', '0', ms}))
+      S.visit(park(S, id, tick, patience, B_TEXT{RESOURCE = 'job:' .. run[R_JOB]; SINCE = ms}))
     end
   end
   return S

@@ -8,8 +8,8 @@ local function load(id)
   local record = call('HGET', RUN, id)
   if not record then return nil end
   local run = fields(record)
-  if #run >= R_ITEMS - 1 and tonumber(run[N]) and tonumber(run[ATTEMPT]) and tonumber(run[TOKEN]) and
-    tonumber(run[FAILS]) and tonumber(run[CRASHES]) then
+  if #run >= R_ITEMS - 1 and tonumber(run[R_N]) and tonumber(run[R_ATTEMPT]) and tonumber(run[R_TOKEN]) and
+    tonumber(run[R_FAILS]) and tonumber(run[R_CRASHES]) then
     return run
   end
   return nil, record
@@ -23,21 +23,19 @@ local function save(id, run) call('HSET', RUN, id, concat(run, US)) end
 
 -- fresh returns the record of a new run, without its items.
 local function fresh(job, queue, trigger, tick)
-  local run = {}
-  for i = 1, R_ITEMS - 1 do run[i] = '' end
-  run[STATE], run[N], run[JOB], run[QUEUE], run[TRIGGER], run[TICK] = 'due', '0', job, queue, trigger, tick
-  run[CREATED], run[TOKEN], run[ATTEMPT], run[FAILS], run[CRASHES] = ms, '0', '0', '0', '0'
+  local run = {R_NEW}
+  run[R_JOB], run[R_QUEUE], run[R_TRIGGER], run[R_TICK], run[R_CREATED] = job, queue, trigger, tick, ms
   return run
 end
 
 -- info is the lock space's description of a run's hold or wait.
-local function info(id, run) return '{"job":"' .. run[JOB] .. '","run":"' .. id .. '"}' end
+local function info(id, run) return '{"job":"' .. run[R_JOB] .. '","run":"' .. id .. '"}' end
 
 -- due makes a run due under its next n, or, with n 1, for the first time.
 local function due(id, run)
-  run[STATE], run[N] = 'due', format('%d', run[N] + 1)
-  if run[SINCE] == '' then run[SINCE] = ms end
-  call('ZADD', READY, '0', run[QUEUE] .. '\0' .. pad(run[SINCE]) .. '\0' .. id)
+  run[R_STATE], run[R_N] = 'due', format('%d', run[R_N] + 1)
+  if run[R_SINCE] == '' then run[R_SINCE] = ms end
+  call('ZADD', READY, '0', run[R_QUEUE] .. '\0' .. pad(run[R_SINCE]) .. '\0' .. id)
   call('ZADD', PUSH, ms, id)
   call('ZREM', SENT, id)
   save(id, run)
@@ -46,12 +44,12 @@ end
 -- dropAside removes the entry of a run that was set aside. Its need is not known here, so this
 -- looks in the first places of the queue.
 local function dropAside(id, run)
-  local from, upto = '[' .. run[QUEUE] .. '\0', '(' .. run[QUEUE] .. '\1'
+  local from, upto = '[' .. run[R_QUEUE] .. '\0', '(' .. run[R_QUEUE] .. '\1'
   for _ = 1, 64 do
     local member = call('ZRANGEBYLEX', ASIDE, from, upto, 'LIMIT', '0', '1')[1]
     if not member then return end
     local shelf = string.match(member, '^([^%z]*%z[^%z]*)')
-    if call('ZREM', ASIDE, shelf .. '\0' .. pad(run[SINCE]) .. '\0' .. id) == 1 then return end
+    if call('ZREM', ASIDE, shelf .. '\0' .. pad(run[R_SINCE]) .. '\0' .. id) == 1 then return end
     from = '[' .. shelf .. '\1'
   end
 end
@@ -59,33 +57,33 @@ end
 -- undue removes a run from every index that leads to a claim, and takes the next n, so that
 -- deliveries in flight are stale.
 local function undue(id, run)
-  run[N] = format('%d', run[N] + 1)
-  call('ZREM', READY, run[QUEUE] .. '\0' .. pad(run[SINCE]) .. '\0' .. id)
+  run[R_N] = format('%d', run[R_N] + 1)
+  call('ZREM', READY, run[R_QUEUE] .. '\0' .. pad(run[R_SINCE]) .. '\0' .. id)
   local deliveries = call('ZREM', PUSH, id) + call('ZREM', SENT, id)
-  if deliveries == 0 and run[STATE] == 'due' then dropAside(id, run) end
+  if deliveries == 0 and run[R_STATE] == 'due' then dropAside(id, run) end
 end
 
 -- pushes adds a run's delivery to a list of id, n, queue.
 local function pushes(list, id, run)
   local k = #list
-  list[k + 1], list[k + 2], list[k + 3] = id, run[N], run[QUEUE]
+  list[k + 1], list[k + 2], list[k + 3] = id, run[R_N], run[R_QUEUE]
 end
 
 -- watch notes when a run must be checked because its time may be over, if ever. later: when to
 -- check a wait instead of at its end, server ms.
 local function watch(id, run, later)
-  local at = run[FIRST] == '' and tonumber(run[DEADLINE]) or nil
-  local by = run[STATE] == 'waiting' and tonumber(later or run[WAITBY]) or nil
+  local at = run[R_FIRST] == '' and tonumber(run[R_DEADLINE]) or nil
+  local by = run[R_STATE] == 'waiting' and tonumber(later or run[R_WAITBY]) or nil
   if by and (not at or by < at) then at = by end
   if at then
     call('ZADD', LATE, format('%.0f', at), id)
-  elseif run[DEADLINE] ~= '' or run[PATIENCE] ~= '' then
+  elseif run[R_DEADLINE] ~= '' or run[R_PATIENCE] ~= '' then
     call('ZREM', LATE, id)
   end
 end
 
 -- overdue returns why a run must not start any more, or nil.
 local function overdue(run)
-  if run[FIRST] ~= '' or run[DEADLINE] == '' or now < tonumber(run[DEADLINE]) then return nil end
-  return 'start_deadline: it was ' .. run[STATE]
+  if run[R_FIRST] ~= '' or run[R_DEADLINE] == '' or now < tonumber(run[R_DEADLINE]) then return nil end
+  return 'start_deadline: it was ' .. run[R_STATE]
 end

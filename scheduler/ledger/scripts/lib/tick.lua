@@ -86,7 +86,7 @@ local function waitingTicks(from, to, most)
     for i = 1, #page do
       local record = records[i] or ''
       bytes = bytes + #record
-      if record ~= '' and sub(record, 1, 8) ~= 'running' .. US then n = n + 1 end
+      if record ~= '' and not string.find(record, R_MATCH[[STATE=running]]) then n = n + 1 end
     end
   end
   return n
@@ -110,7 +110,7 @@ local function overlap(decision, id)
     if not member or decision.overlap == 'replace' then return nil, member ~= nil end
     local other = string.match(member, '([^%z]*)$')
     local run = load(other)
-    return 'overlap: skip; ' .. other .. ' is ' .. (run and run[STATE] or 'unreadable')
+    return 'overlap: skip; ' .. other .. ' is ' .. (run and run[R_STATE] or 'unreadable')
   end
   local most = decision.most
   if not decision.waiting then

@@ -28,7 +28,7 @@ local function offered(S, list)
       local run, broken = load(id)
       if broken then unreadable(id) end
       S.pickUp(wid)
-      if run and run[STATE] == 'waiting' then
+      if run and run[R_STATE] == 'waiting' then
         if overdue(run) then S.lapse(wid) end
         due(id, run)
         pushes(list, id, run)
@@ -39,16 +39,15 @@ local function offered(S, list)
 end
 
 -- park sends a run to wait for its bundle, under its present ticket or the next one, and returns
--- the names in its bundle. blocker is what was in its way: resource, session, id, info, token,
--- since (ms).
+-- the names in its bundle. blocker: what was in its way, a text of B_TEXT.
 local function park(S, id, run, patience, blocker)
   local names, items = bundle(run, R_ITEMS)
   undue(id, run)
-  run[STATE], run[WAITS] = 'waiting', '1'
-  if run[WAITED] == '' then run[WAITED], run[BLOCKER] = ms, concat(blocker, '\30') end
-  if run[PATIENCE] ~= '' and run[WAITBY] == '' then run[WAITBY] = format('%.0f', now + run[PATIENCE]) end
+  run[R_STATE], run[R_WAITS] = 'waiting', '1'
+  if run[R_WAITED] == '' then run[R_WAITED], run[R_BLOCKER] = ms, blocker end
+  if run[R_PATIENCE] ~= '' and run[R_WAITBY] == '' then run[R_WAITBY] = format('%.0f', now + run[R_PATIENCE]) end
   save(id, run)
   watch(id, run)
-  S.park('+' .. id, '@', info(id, run), items, tonumber(patience), nil, run[QUEUE])
+  S.park('+' .. id, '@', info(id, run), items, tonumber(patience), nil, run[R_QUEUE])
   return names
 end
