@@ -265,10 +265,10 @@ func (d *demo) runWorker(ctx context.Context, name string) (pid int, ended strin
 	case <-ctx.Done():
 		_ = child.Process.Signal(syscall.SIGTERM) // it may have exited already
 		select {
-		case <-done:
+		case _ = <-done:
 		case <-d.again:
 			_ = child.Process.Kill()
-			<-done
+			_ = <-done
 		}
 		return child.Process.Pid, "", nil // it was told to end, so how it ended does not matter
 	}
