@@ -14,27 +14,53 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 )
 
-// executorChange is a new kind of work, as an archive.
-var executorChange = filepath.Join("testdata", "change", "executor.txtar")
+// A new kind of work, and a new field of a run's record, as archives.
+var (
+	executorChange = filepath.Join("testdata", "change", "executor.txtar")
+	fieldChange    = filepath.Join("testdata", "change", "field.txtar")
+)
 
 // TestANewKindOfWorkIsOneFolderAndFourFiles builds the tool with a new kind of work, and runs jobs
 // of that kind.
 func TestANewKindOfWorkIsOneFolderAndFourFiles(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("it builds a tool")
+	if edited := editedBy(t, executorChange); len(edited) > 4 {
+		t.Errorf("a new kind of work edits %d files outside of its folder: %q", len(edited), edited)
 	}
-	changed := applyChange(t, executorChange)
-	overlay := map[string]map[string]string{"Replace": {}}
-	var edited []string
-	for name, text := range changed {
-		overlay["Replace"][repositoryPath(t, name)] = writeFile(t, "changed.go", text)
+	tryChange(t, executorChange)
+}
+
+// TestANewFieldOfARunIsOneFile builds the tool with a new field in the record of a run, and has it
+// create, update and end runs.
+func TestANewFieldOfARunIsOneFile(t *testing.T) {
+	t.Parallel()
+	if edited := editedBy(t, fieldChange); len(edited) != 1 {
+		t.Errorf("a new field of a run edits %d files: %q", len(edited), edited)
+	}
+	tryChange(t, fieldChange)
+}
+
+// editedBy returns the files that a change edits, sorted, without those of its own folder.
+func editedBy(t *testing.T, archive string) (edited []string) {
+	t.Helper()
+	for name := range applyChange(t, archive) {
 		if filepath.Dir(name) != "jobs/file" {
 			edited = append(edited, name)
 		}
 	}
-	if len(edited) > 4 {
-		t.Errorf("a new kind of work edits %d files outside of its folder: %q", len(edited), edited)
+	slices.Sort(edited)
+	return edited
+}
+
+// tryChange builds the tool with a change, and runs the script of the change with it.
+func tryChange(t *testing.T, archive string) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("it builds a tool")
+	}
+	overlay := map[string]map[string]string{"Replace": {}}
+	for name, text := range applyChange(t, archive) {
+		overlay["Replace"][repositoryPath(t, name)] = writeFile(t, "changed.go", text)
 	}
 	text, err := json.Marshal(overlay)
 	if err != nil {
@@ -44,7 +70,7 @@ func TestANewKindOfWorkIsOneFolderAndFourFiles(t *testing.T) {
 	if err := buildTool(tool, "-overlay", writeFile(t, "overlay.json", string(text))); err != nil {
 		t.Fatal(err)
 	}
-	runScripts(t, tool, executorChange)
+	runScripts(t, tool, archive)
 }
 
 // applyChange returns the new and the edited files of an archive, by their path in the repository.
@@ -101,7 +127,7 @@ func repositoryPath(t *testing.T, name string) string {
 }
 
 // TestReadmeListsAreTrue checks that the README's lists of changes name files and tests that exist,
-// and for a kind of work the files that the example edits.
+// and those that the example edits, if it has one.
 func TestReadmeListsAreTrue(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(filepath.Join("..", "README.md"))
@@ -114,13 +140,7 @@ func TestReadmeListsAreTrue(t *testing.T) {
 	}
 	tests := testNames(t)
 	var files []string // of one list
-	var edited []string
-	for name := range applyChange(t, executorChange) {
-		if filepath.Dir(name) != "jobs/file" {
-			edited = append(edited, name)
-		}
-	}
-	slices.Sort(edited)
+	examples := map[int]string{0: executorChange, 2: fieldChange}
 	ended := 0
 	for line := range strings.Lines(lists) {
 		item, ok := strings.CutPrefix(line, "- ")
@@ -147,14 +167,14 @@ func TestReadmeListsAreTrue(t *testing.T) {
 			t.Errorf("a list has no files or no tests: %q", names)
 		}
 		slices.Sort(files)
-		if ended == 0 && !slices.Equal(files, edited) {
-			t.Errorf("a kind of work needs %q, want those of the example: %q", files, edited)
+		if example := examples[ended]; example != "" && !slices.Equal(files, editedBy(t, example)) {
+			t.Errorf("a list names %q, want those of the example: %q", files, editedBy(t, example))
 		}
 		ended++
 		files = nil
 	}
-	if ended != 4 {
-		t.Errorf("checked %d lists, want 4", ended)
+	if ended != 5 {
+		t.Errorf("checked %d lists, want 5", ended)
 	}
 }
 
