@@ -118,21 +118,21 @@ func (f *fetcher) fetch(ctx context.Context, pending string, call func() *redis.
 	}
 	f.left--
 	if f.over {
-		return nothing(ctx)
+		return nothing()
 	}
 	queue := strings.TrimSuffix(strings.TrimPrefix(pending, "asynq:{"), "}:pending")
 	some, field, foreign, err := f.take(ctx, queue)
 	switch {
 	case err != nil:
-		return f.failed(ctx, err)
+		return f.failed(err)
 	case len(some) > 0:
 		f.release(f.slots - len(some))
 		f.slots, f.over = 0, true
 		f.reception.gate.found()
 		f.reception.hand(queue, field, some)
-		return nothing(ctx)
+		return nothing()
 	case !foreign:
-		return f.empty(ctx)
+		return f.empty()
 	}
 	cmd := call()
 	switch err := cmd.Err(); {
@@ -143,12 +143,12 @@ func (f *fetcher) fetch(ctx context.Context, pending string, call func() *redis.
 		f.reception.gate.found()
 		return cmd
 	case err == redis.Nil: //nolint:errorlint // asynq compares this way
-		return f.empty(ctx)
+		return f.empty()
 	case redis.HasErrorPrefix(err, "NOSCRIPT"): // Eval follows, with the same keys
 		f.left++
 		return cmd
 	default:
-		return f.failed(ctx, err)
+		return f.failed(err)
 	}
 }
 
@@ -195,23 +195,21 @@ func (f *fetcher) take(ctx context.Context, queue string) (some []ledger.Due, fi
 }
 
 // empty ends the look at an empty queue, and with the last queue the pass.
-func (f *fetcher) empty(ctx context.Context) *redis.Cmd {
+func (f *fetcher) empty() *redis.Cmd {
 	if f.left == 0 {
 		f.release(f.slots)
 		f.slots = 0
 		f.reception.gate.empty()
 	}
-	return nothing(ctx)
+	return nothing()
 }
 
 // failed ends a pass.
-func (f *fetcher) failed(ctx context.Context, err error) *redis.Cmd {
+func (f *fetcher) failed(err error) *redis.Cmd {
 	f.release(f.slots)
 	f.left, f.slots = 0, 0
 	f.reception.gate.failed(err)
-	cmd := redis.NewCmd(ctx)
-	cmd.SetErr(err)
-	return cmd
+	return redis.NewCmdResult(nil, err)
 }
 
 func (f *fetcher) release(n int) {
@@ -220,8 +218,4 @@ func (f *fetcher) release(n int) {
 	}
 }
 
-func nothing(ctx context.Context) *redis.Cmd {
-	cmd := redis.NewCmd(ctx)
-	cmd.SetErr(redis.Nil)
-	return cmd
-}
+func nothing() *redis.Cmd { return redis.NewCmdResult(nil, redis.Nil) }

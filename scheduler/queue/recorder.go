@@ -38,10 +38,8 @@ func (r *recorder) SAdd(ctx context.Context, _ string, _ ...any) *redis.IntCmd {
 }
 
 // EvalSha reports an unknown script, so that asynq sends its text.
-func (r *recorder) EvalSha(ctx context.Context, _ string, _ []string, _ ...any) *redis.Cmd {
-	cmd := redis.NewCmd(ctx)
-	cmd.SetErr(errNoScript{})
-	return cmd
+func (r *recorder) EvalSha(context.Context, string, []string, ...any) *redis.Cmd {
+	return redis.NewCmdResult(nil, errNoScript{})
 }
 
 // Eval records a script and reports that the task was enqueued.
@@ -52,9 +50,7 @@ func (r *recorder) Eval(ctx context.Context, source string, keys []string, args 
 	}
 	e := ctx.Value(enqueueingKey{}).(*enqueueing)
 	e.script, e.keys, e.args = script.(*redis.Script), keys, args
-	cmd := redis.NewCmd(ctx)
-	cmd.SetVal(int64(1))
-	return cmd
+	return redis.NewCmdResult(int64(1), nil)
 }
 
 // errNoScript is Redis' reply to the digest of an unknown script.
