@@ -391,7 +391,7 @@ func TestFaultDeliveryNeverSentLostOrDoubled(t *testing.T) {
 	push(again)
 	eventually(t, 20*time.Second, "the late deliveries are removed", func() bool {
 		for _, n := range []int64{doubled.N, again.N} {
-			if alive, err := conn.queue.Alive(t.Context(), ledger.Due{Run: doubled.Run, N: n, Queue: doubled.Queue}); err != nil || alive {
+			if alive, err := conn.queue.AllAlive(t.Context(), []ledger.Due{{Run: doubled.Run, N: n, Queue: doubled.Queue}}); err != nil || alive[0] {
 				return false
 			}
 		}

@@ -25,12 +25,6 @@ type sighting struct {
 	last  time.Time // when this client last saw it
 }
 
-// Alive is [Client.AllAlive] for one delivery.
-func (c *Client) Alive(ctx context.Context, d ledger.Due) (bool, error) {
-	alive, err := c.AllAlive(ctx, []ledger.Due{d})
-	return err == nil && alive[0], err
-}
-
 // AllAlive reports which deliveries will still reach, or have just reached, a worker. Such a
 // delivery is pending, scheduled or waiting for a retry in asynq; or active under a live server; or
 // a worker, dead or alive, has fetched it within the last 10 s and not yet handled it (see

@@ -128,11 +128,11 @@ func info(t testing.TB, c *queue.Client, name string) queue.Info {
 
 func alive(t testing.TB, c *queue.Client, d ledger.Due) bool {
 	t.Helper()
-	ok, err := c.Alive(t.Context(), d)
+	alive, err := c.AllAlive(t.Context(), []ledger.Due{d})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return ok
+	return alive[0]
 }
 
 // safeBuffer is a log for concurrent writers.
