@@ -311,16 +311,17 @@ func (s *explainer) skipped(record *ledger.Record) *Explanation {
 			s.say(false, "lock", "%s was held by %s since %s, token %s", jobs.JobResource(record.Job), during.Worker,
 				s.local(during.Started), during.Token)
 		}
-		end := ""
-		if !other.Finished.IsZero() && !other.Started.IsZero() {
-			end = fmt.Sprintf(". That run took %s", Span(other.Finished.Sub(other.Started)))
-		} else if !other.Started.IsZero() {
-			end = fmt.Sprintf(". That run has taken %s so far", Span(s.now.Sub(other.Started)))
+		if other.Started.IsZero() {
+			return s.conclude("skipped (%s)", policy)
 		}
-		if usual := s.usual(); end != "" && usual > 0 {
-			end += "; usual is " + Span(usual)
+		took := fmt.Sprintf("has taken %s so far", Span(s.now.Sub(other.Started)))
+		if !other.Finished.IsZero() {
+			took = "took " + Span(other.Finished.Sub(other.Started))
 		}
-		return s.conclude("skipped (%s)%s", policy, dot(end))
+		if usual := s.usual(); usual > 0 {
+			took += "; usual is " + Span(usual)
+		}
+		return s.conclude("skipped (%s). That run %s.", policy, took)
 	case strings.HasPrefix(record.Reason, "paused"):
 		s.say(false, "paused", "%s", strings.TrimPrefix(record.Reason, "paused "))
 	case strings.HasPrefix(record.Reason, "lock.wait"):
@@ -341,13 +342,6 @@ func (s *explainer) overlap() (id jobs.RunID, state string, is bool) {
 	}
 	name, state, _ := strings.Cut(rest, " is ")
 	return jobs.RunID(name), state, true
-}
-
-func dot(text string) string {
-	if text == "" {
-		return ""
-	}
-	return text + "."
 }
 
 // during returns the attempt at a run that was in progress at an instant, or nil.
