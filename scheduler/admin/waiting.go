@@ -197,7 +197,7 @@ func (c *conditions) why(record *ledger.Record, job *jobs.Job, ahead int) *Waiti
 	}
 	switch {
 	case !free:
-		text := fmt.Sprintf("no slot is free: %d of %d are busy on %s that could run it", busy, slots, workers(len(able)))
+		text := fmt.Sprintf("no slot is free: %d of %d are busy on %s that could run it", busy, slots, many(len(able), "the one worker", "the %d workers"))
 		if behind != "" {
 			text += "; " + behind
 		}
@@ -240,30 +240,19 @@ func crowded(record *ledger.Record, job *jobs.Job, able []session) *WaitingFor {
 		by = append(by, fmt.Sprintf("%d more", more))
 	}
 	return &WaitingFor{Reason: WaitsSuspect, RunID: Text(able[0].card.Suspect), Worker: Text(able[0].id),
-		Text: fmt.Sprintf("it has crashed %s, and %s; the place is taken by %s", times(record.Crashes), rule, strings.Join(by, ", "))}
+		Text: fmt.Sprintf("it has crashed %s, and %s; the place is taken by %s", many(record.Crashes, "once", "%d times"), rule, strings.Join(by, ", "))}
 }
 
 const mostNamed = 5 // runs that a sentence names
 
-func times(n int) string {
-	if n == 1 {
-		return "once"
-	}
-	return fmt.Sprintf("%d times", n)
-}
+func runs(n int) string { return many(n, "1 run", "%d runs") }
 
-func runs(n int) string {
+// many returns one for 1, and any other number in a format.
+func many(n int, one, format string) string {
 	if n == 1 {
-		return "1 run"
+		return one
 	}
-	return fmt.Sprintf("%d runs", n)
-}
-
-func workers(n int) string {
-	if n == 1 {
-		return "the one worker"
-	}
-	return fmt.Sprintf("the %d workers", n)
+	return fmt.Sprintf(format, n)
 }
 
 // serve returns the workers that start runs of a queue.
