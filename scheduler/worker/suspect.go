@@ -29,23 +29,18 @@ type guest struct {
 	alone bool      // it runs beside no other run that has crashed
 }
 
-// take takes the place for a run, or returns nil when that is not possible now.
-func (s *suspects) take(run jobs.RunID, alone bool) *guest {
+// admit lets a run that crashed before start here, or returns nil. One that needs the place gets it
+// if it is free; any other one is admitted unless the run in the place must be alone.
+func (s *suspects) admit(run jobs.RunID, isolation ledger.Isolation) *guest {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.place != nil || s.beside > 0 && alone {
+	switch {
+	case isolation.Place && (s.place != nil || s.beside > 0 && isolation.Alone):
 		return nil
-	}
-	s.place = &guest{run, time.Now(), alone}
-	return s.place
-}
-
-// pass admits a run that has crashed before and is no longer a suspect. It returns nil while a run
-// here must be alone.
-func (s *suspects) pass(run jobs.RunID) *guest {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.place != nil && s.place.alone {
+	case isolation.Place:
+		s.place = &guest{run, time.Now(), isolation.Alone}
+		return s.place
+	case s.place != nil && s.place.alone:
 		return nil
 	}
 	s.beside++
@@ -116,13 +111,6 @@ func (w *Worker) admit(run jobs.RunID, found *ledger.Claimed) *guest {
 		job = nil
 	}
 	return w.suspects.admit(run, ledger.IsolationOf(job, found.Crashes, found.Suspected))
-}
-
-func (s *suspects) admit(run jobs.RunID, isolation ledger.Isolation) *guest {
-	if !isolation.Place {
-		return s.pass(run)
-	}
-	return s.take(run, isolation.Alone)
 }
 
 // leavePlace frees the suspects' place when the attempt of a claim has run for longer than the

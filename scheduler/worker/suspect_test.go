@@ -29,24 +29,24 @@ func TestOnlySuspectsAfterTheirFirstCrashShareAWorker(t *testing.T) {
 		}
 		return g
 	}
-	a := admitted("a takes the free place", s.take("a", false), true)
-	admitted("b takes the taken place", s.take("b", false), false)
+	a := admitted("a takes the free place", s.admit("a", ledger.Isolation{Place: true}), true)
+	admitted("b takes the taken place", s.admit("b", ledger.Isolation{Place: true}), false)
 	if !s.leave(a) || s.leave(a) {
 		t.Error("a leaves the place, and does so once")
 	}
-	admitted("b, which must be alone, comes beside a", s.take("b", true), false)
-	c := admitted("c comes beside a", s.take("c", false), true)
-	d := admitted("d, which is cleared, comes beside c", s.pass("d"), true)
+	admitted("b, which must be alone, comes beside a", s.admit("b", ledger.Isolation{Place: true, Alone: true}), false)
+	c := admitted("c comes beside a", s.admit("c", ledger.Isolation{Place: true}), true)
+	d := admitted("d, which is cleared, comes beside c", s.admit("d", ledger.Isolation{}), true)
 	if s.leave(a) {
 		t.Error("a leaves the place that c has")
 	}
 	s.end(a)
-	admitted("b comes while c has the place", s.take("b", true), false)
+	admitted("b comes while c has the place", s.admit("b", ledger.Isolation{Place: true, Alone: true}), false)
 	s.end(c)
-	admitted("b comes while d runs", s.take("b", true), false)
+	admitted("b comes while d runs", s.admit("b", ledger.Isolation{Place: true, Alone: true}), false)
 	s.end(d)
-	b := admitted("b comes when all have ended", s.take("b", true), true)
-	admitted("d, which is cleared, comes beside b, which must be alone", s.pass("d"), false)
+	b := admitted("b comes when all have ended", s.admit("b", ledger.Isolation{Place: true, Alone: true}), true)
+	admitted("d, which is cleared, comes beside b, which must be alone", s.admit("d", ledger.Isolation{}), false)
 	s.end(b)
 	if run, _, beside := s.now(); run != "" || beside != 0 {
 		t.Errorf("%s and %d others are left", run, beside)
@@ -89,9 +89,9 @@ func TestARunThatAnotherCrashEndsRunsBesideNoOtherThatHasCrashed(t *testing.T) {
 func TestAnEarlierAttemptFreesNoPlaceOfItsRun(t *testing.T) {
 	t.Parallel()
 	var s suspects
-	first := s.take("a", false)
+	first := s.admit("a", ledger.Isolation{Place: true})
 	s.leave(first)
-	second := s.take("a", false)
+	second := s.admit("a", ledger.Isolation{Place: true})
 	s.end(first)
 	if run, _, beside := s.now(); run != "a" || beside != 0 {
 		t.Errorf("the place is %q's, with %d beside it; want a's second attempt in it alone", run, beside)
