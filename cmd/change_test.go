@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -14,63 +15,55 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 )
 
-// A new kind of work, and a new field of a run's record, as archives.
-var (
-	executorChange = filepath.Join("testdata", "change", "executor.txtar")
-	fieldChange    = filepath.Join("testdata", "change", "field.txtar")
-)
+// changes are examples of the README's first lists of changes, in their order. Each is an archive
+// in testdata/change, and says what it adds. It edits at most so many files outside of its own
+// folder, if it has one.
+var changes = []struct {
+	archive, folder string
+	most            int
+}{
+	{archive: "executor.txtar", folder: "jobs/file", most: 4},
+	{archive: "state.txtar", most: 3},
+	{archive: "field.txtar", most: 1},
+}
 
-// TestANewKindOfWorkIsOneFolderAndFourFiles builds the tool with a new kind of work, and runs jobs
-// of that kind.
-func TestANewKindOfWorkIsOneFolderAndFourFiles(t *testing.T) {
+// TestAnExampleOfEachChangeWorks builds the tool with each change, and runs the command lines of
+// its archive with that tool.
+func TestAnExampleOfEachChangeWorks(t *testing.T) {
 	t.Parallel()
-	if edited := editedBy(t, executorChange); len(edited) > 4 {
-		t.Errorf("a new kind of work edits %d files outside of its folder: %q", len(edited), edited)
-	}
-	tryChange(t, executorChange)
-}
-
-// TestANewFieldOfARunIsOneFile builds the tool with a new field in the record of a run, and has it
-// create, update and end runs.
-func TestANewFieldOfARunIsOneFile(t *testing.T) {
-	t.Parallel()
-	if edited := editedBy(t, fieldChange); len(edited) != 1 {
-		t.Errorf("a new field of a run edits %d files: %q", len(edited), edited)
-	}
-	tryChange(t, fieldChange)
-}
-
-// editedBy returns the files that a change edits, sorted, without those of its own folder.
-func editedBy(t *testing.T, archive string) (edited []string) {
-	t.Helper()
-	for name := range applyChange(t, archive) {
-		if filepath.Dir(name) != "jobs/file" {
-			edited = append(edited, name)
-		}
-	}
-	slices.Sort(edited)
-	return edited
-}
-
-// tryChange builds the tool with a change, and runs the script of the change with it.
-func tryChange(t *testing.T, archive string) {
-	t.Helper()
 	if testing.Short() {
-		t.Skip("it builds a tool")
+		t.Skip("it builds tools")
 	}
-	overlay := map[string]map[string]string{"Replace": {}}
-	for name, text := range applyChange(t, archive) {
-		overlay["Replace"][repositoryPath(t, name)] = writeFile(t, "changed.go", text)
+	for _, change := range changes {
+		t.Run(strings.TrimSuffix(change.archive, ".txtar"), func(t *testing.T) {
+			t.Parallel()
+			archive := filepath.Join("testdata", "change", change.archive)
+			overlay := map[string]map[string]string{"Replace": {}}
+			for name, text := range applyChange(t, archive) {
+				overlay["Replace"][repositoryPath(t, name)] = writeFile(t, "changed", text)
+			}
+			if edited := editedBy(t, archive, change.folder); len(edited) > change.most {
+				t.Errorf("it edits %d files, want at most %d: %q", len(edited), change.most, edited)
+			}
+			text, err := json.Marshal(overlay)
+			if err != nil {
+				t.Fatal(err)
+			}
+			tool := filepath.Join(t.TempDir(), "lockstep")
+			if err := buildTool(tool, "-overlay", writeFile(t, "overlay.json", string(text))); err != nil {
+				t.Fatal(err)
+			}
+			runScripts(t, tool, archive)
+		})
 	}
-	text, err := json.Marshal(overlay)
-	if err != nil {
-		t.Fatal(err)
-	}
-	tool := filepath.Join(t.TempDir(), "lockstep")
-	if err := buildTool(tool, "-overlay", writeFile(t, "overlay.json", string(text))); err != nil {
-		t.Fatal(err)
-	}
-	runScripts(t, tool, archive)
+}
+
+// editedBy returns the files that a change edits outside of its own folder, sorted.
+func editedBy(t *testing.T, archive, folder string) []string {
+	t.Helper()
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(applyChange(t, archive))), func(name string) bool {
+		return filepath.Dir(name) == folder
+	})
 }
 
 // applyChange returns the new and the edited files of an archive, by their path in the repository.
@@ -100,7 +93,7 @@ func applyChange(t *testing.T, archive string) map[string]string {
 }
 
 // edit inserts the + lines of a change into a text: behind the line that is above them in the
-// change, which the text must have once.
+// change, or in its place if that is a - line. The text must have each other line once.
 func edit(text, change string) (string, error) {
 	lines, at := strings.Split(text, "\n"), 0
 	for line := range strings.Lines(change) {
@@ -110,8 +103,13 @@ func edit(text, change string) (string, error) {
 			at++
 			continue
 		}
+		line, removed := strings.CutPrefix(line, "-")
 		if at = slices.Index(lines, line) + 1; at == 0 || slices.Contains(lines[at:], line) {
 			return "", fmt.Errorf("the file must have this line once: %q", line)
+		}
+		if removed {
+			at--
+			lines = slices.Delete(lines, at, at+1)
 		}
 	}
 	return strings.Join(lines, "\n"), nil
@@ -127,7 +125,7 @@ func repositoryPath(t *testing.T, name string) string {
 }
 
 // TestReadmeListsAreTrue checks that the README's lists of changes name files and tests that exist,
-// and those that the example edits, if it has one.
+// and those files that an example of the change edits.
 func TestReadmeListsAreTrue(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(filepath.Join("..", "README.md"))
@@ -140,7 +138,6 @@ func TestReadmeListsAreTrue(t *testing.T) {
 	}
 	tests := testNames(t)
 	var files []string // of one list
-	examples := map[int]string{0: executorChange, 2: fieldChange}
 	ended := 0
 	for line := range strings.Lines(lists) {
 		item, ok := strings.CutPrefix(line, "- ")
@@ -167,8 +164,13 @@ func TestReadmeListsAreTrue(t *testing.T) {
 			t.Errorf("a list has no files or no tests: %q", names)
 		}
 		slices.Sort(files)
-		if example := examples[ended]; example != "" && !slices.Equal(files, editedBy(t, example)) {
-			t.Errorf("a list names %q, want those of the example: %q", files, editedBy(t, example))
+		if ended < len(changes) {
+			edited := editedBy(t, filepath.Join("testdata", "change", changes[ended].archive), changes[ended].folder)
+			if !slices.EqualFunc(files, edited, func(listed, edited string) bool {
+				return edited == listed || strings.HasPrefix(edited, listed+"/")
+			}) {
+				t.Errorf("the list of %s has %q, want the files that it edits: %q", changes[ended].archive, files, edited)
+			}
 		}
 		ended++
 		files = nil

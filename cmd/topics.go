@@ -2,10 +2,13 @@ package cmd
 
 import (
 	_ "embed"
+	"fmt"
 	"regexp"
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"lockstep/scheduler/ledger"
 )
 
 // promise is the only source of the promise. The README and scheduler/README.md have copies of it.
@@ -20,6 +23,21 @@ func plainPromise() string {
 	plain := strings.NewReplacer("**", "", "`", "", "## What is promised", "Promised:", "## What is not promised", "Not promised:").
 		Replace(strings.TrimSpace(promise))
 	return regexp.MustCompile(`(?m)^(?:\d\. |- |  )`).ReplaceAllString(plain, "  $0")
+}
+
+// statesHelp lists the states of a run, the outstanding ones first.
+func statesHelp() string {
+	b := strings.Builder{}
+	b.WriteString("A run is in one of these states.\n\nOutstanding:\n\n")
+	final := false
+	for _, state := range ledger.States() {
+		if state.Final && !final {
+			b.WriteString("\nFinal, so that the run never runs again unless a person retries it:\n\n")
+			final = true
+		}
+		fmt.Fprintf(&b, "  %s %-10s it %s\n", state.Sign, state.State, state.Means)
+	}
+	return strings.TrimSuffix(b.String(), "\n")
 }
 
 // topics returns the topics that `lockstep help` has besides the commands.
@@ -74,6 +92,11 @@ job is added to these. The command also gets:
   TRACEPARENT              the W3C trace context
 
 The command of lock exec gets LOCKSTEP_TOKEN, LOCKSTEP_LOCKS, LOCKSTEP_HOLD and LOCKSTEP_WORKER.`,
+		},
+		{
+			Use:   "states",
+			Short: "The states of a run",
+			Long:  statesHelp(),
 		},
 		{
 			Use:   "guarantees",

@@ -430,17 +430,15 @@ func (s *explainer) ended(record *ledger.Record) *Explanation {
 	if record.Reason != "" {
 		reason = " (" + record.Reason + ")"
 	}
-	switch record.State {
-	case ledger.StateRunning:
+	switch {
+	case record.State == ledger.StateRunning:
 		return s.conclude("running")
-	case ledger.StateScheduled, ledger.StateRetrying:
+	case record.State.Facts().Index == ledger.IndexTime:
 		return s.conclude("%s: due at %s", record.State, s.local(record.At))
-	case ledger.StateWaiting:
+	case record.State == ledger.StateWaiting:
 		return s.conclude("waiting for its locks")
-	case ledger.StateSucceeded:
-		if !record.Started.IsZero() {
-			return s.conclude("succeeded after %s%s", Span(record.Finished.Sub(record.Started)), reason)
-		}
+	case record.State == ledger.StateSucceeded && !record.Started.IsZero():
+		return s.conclude("succeeded after %s%s", Span(record.Finished.Sub(record.Started)), reason)
 	}
 	return s.conclude("%s%s", record.State, reason)
 }

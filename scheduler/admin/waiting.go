@@ -73,7 +73,7 @@ func (r *Reader) conditions(ctx context.Context) (*conditions, error) {
 func (r *Reader) waitingFor(ctx context.Context, record *ledger.Record) (*WaitingFor, error) {
 	switch {
 	case handedBack(record): // perhaps because the worker lacks its handler
-	case record.Parked, record.State == ledger.StateScheduled, record.State == ledger.StateRetrying:
+	case record.Parked, record.State.Facts().Index == ledger.IndexTime:
 		return undue(record, nil), nil
 	case record.State == ledger.StateWaiting:
 		paused, err := r.book.Paused(ctx)
@@ -134,15 +134,13 @@ func (c *conditions) whyNot(record *ledger.Record, job *jobs.Job, ahead int) *Wa
 
 // undue returns why a run that is not due does not run.
 func undue(record *ledger.Record, paused []string) *WaitingFor {
-	at := record.At.UTC().Format(time.RFC3339)
+	facts := record.State.Facts()
 	switch {
 	case record.Parked:
 		return &WaitingFor{Reason: WaitsParked, Text: "it has failed and is parked: its job's history refuses it. Once that is repaired, " +
 			"it is moved there within a minute; lockstep run cancel " + string(record.ID) + " tries again at once"}
-	case record.State == ledger.StateScheduled:
-		return &WaitingFor{Reason: WaitsTime, Text: "it is scheduled for " + at}
-	case record.State == ledger.StateRetrying:
-		return &WaitingFor{Reason: WaitsTime, Text: "its last attempt failed; the next one is due at " + at}
+	case facts.Index == ledger.IndexTime:
+		return &WaitingFor{Reason: WaitsTime, Text: fmt.Sprintf(facts.Until, record.At.UTC().Format(time.RFC3339))}
 	case slices.Contains(paused, record.Queue):
 		return isPaused(record.Queue)
 	}

@@ -2,19 +2,17 @@ package ledger
 
 import "slices"
 
-// State is the state of a run. A new state needs a constant and a row of [States] here, the script
-// that enters and leaves it, and, unless it is final, the reason why a run in it does not run
-// (package admin, waiting.go).
+// State is the state of a run. A new state needs a constant and a row of [States] here, and the
+// scripts that enter it. The sweep makes a run in a state of [IndexTime] due when its time comes;
+// any other outstanding state also needs a script that leaves it.
 type State string
 
 const (
-	StateScheduled State = "scheduled" // not before At
-	StateDue       State = "due"       // its delivery is on its way
-	StateWaiting   State = "waiting"   // for its bundle, in the lock space
+	StateScheduled State = "scheduled"
+	StateDue       State = "due"
+	StateWaiting   State = "waiting"
 	StateRunning   State = "running"
-	StateRetrying  State = "retrying" // after a failed attempt; the next one not before At
-
-	// The final ones.
+	StateRetrying  State = "retrying"
 	StateSucceeded State = "succeeded"
 	StateFailed    State = "failed"
 	StateLost      State = "lost"
@@ -44,20 +42,30 @@ type StateFacts struct {
 	Index Index // the smallest index with all runs in it; "" for a final state
 	Sign  string
 	Tone  Tone
+	Means string // a sentence without a subject, which is a run
+
+	// Until is why a run in a state of [IndexTime] does not run: a sentence with %s for its time.
+	Until string
 }
 
 var states = []StateFacts{
-	{State: StateScheduled, Index: IndexTime, Sign: "◌", Tone: ToneIdle},
-	{State: StateDue, Index: IndexQueue, Sign: "○", Tone: ToneNext},
-	{State: StateWaiting, Index: IndexJob, Sign: "◐", Tone: ToneWarn},
-	{State: StateRunning, Index: IndexWorker, Sign: "●", Tone: ToneBusy},
-	{State: StateRetrying, Index: IndexTime, Sign: "↻", Tone: ToneWarn},
-	{State: StateSucceeded, Final: true, Sign: "✓", Tone: ToneGood},
-	{State: StateFailed, Final: true, Sign: "✗", Tone: ToneBad},
-	{State: StateLost, Final: true, Sign: "?", Tone: ToneBad},
-	{State: StateCanceled, Final: true, Sign: "–", Tone: ToneIdle},
-	{State: StateSkipped, Final: true, Tick: true, Sign: "·", Tone: TonePassed},
-	{State: StateMissed, Final: true, Tick: true, Sign: "·", Tone: TonePassed},
+	{
+		State: StateScheduled, Index: IndexTime, Sign: "◌", Tone: ToneIdle,
+		Means: "becomes due at a later time", Until: "it is scheduled for %s",
+	},
+	{State: StateDue, Index: IndexQueue, Sign: "○", Tone: ToneNext, Means: "starts as soon as a worker takes it"},
+	{State: StateWaiting, Index: IndexJob, Sign: "◐", Tone: ToneWarn, Means: "waits for its locks, and occupies no worker"},
+	{State: StateRunning, Index: IndexWorker, Sign: "●", Tone: ToneBusy, Means: "has an attempt on a worker"},
+	{
+		State: StateRetrying, Index: IndexTime, Sign: "↻", Tone: ToneWarn,
+		Means: "has a failed attempt, and becomes due again later", Until: "its last attempt failed; the next one is due at %s",
+	},
+	{State: StateSucceeded, Final: true, Sign: "✓", Tone: ToneGood, Means: "has done its work"},
+	{State: StateFailed, Final: true, Sign: "✗", Tone: ToneBad, Means: "has failed and is not retried, or could not begin"},
+	{State: StateLost, Final: true, Sign: "?", Tone: ToneBad, Means: "lost its worker, and a person decides (on_crash: abandon)"},
+	{State: StateCanceled, Final: true, Sign: "–", Tone: ToneIdle, Means: "was canceled"},
+	{State: StateSkipped, Final: true, Tick: true, Sign: "·", Tone: TonePassed, Means: "passed, because a policy or a person skipped its tick"},
+	{State: StateMissed, Final: true, Tick: true, Sign: "·", Tone: TonePassed, Means: "passed its time before it could start"},
 }
 
 // States returns the facts about each state, the outstanding ones first.

@@ -27,6 +27,9 @@ func TestEachStateHasAllFacts(t *testing.T) {
 			t.Errorf("%+v: want a name of its own, a sign and a tone", facts)
 		}
 		seen[facts.State] = true
+		if facts.Means == "" || (facts.Index == ledger.IndexTime) != (strings.Count(facts.Until, "%s") == 1) {
+			t.Errorf("%+v: want what it means, and for a state with a time, why the run waits until then", facts)
+		}
 		if facts.Final != (facts.Index == "") || facts.Tick && !facts.Final {
 			t.Errorf("%+v: want an index, unless it is final", facts)
 		}

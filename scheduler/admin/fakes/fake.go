@@ -85,8 +85,6 @@ func openPlace(index ledger.Index, r *ledger.Record) string {
 
 // OpenEntries returns the entries of an index, as the ledger's own indexes order them.
 func (f *Fake) OpenEntries(_ context.Context, index ledger.Index, job, after string, limit int) ([]ledger.OpenEntry, error) {
-	in := map[ledger.Index][]ledger.State{ledger.IndexQueue: {ledger.StateDue}, ledger.IndexWorker: {ledger.StateRunning},
-		ledger.IndexTime: {ledger.StateScheduled, ledger.StateRetrying}}[index]
 	compare := func(a, b string) int {
 		if index != ledger.IndexJob {
 			return strings.Compare(a, b)
@@ -97,7 +95,11 @@ func (f *Fake) OpenEntries(_ context.Context, index ledger.Index, job, after str
 	}
 	var entries []ledger.OpenEntry
 	for _, record := range f.Open {
-		if (in == nil || slices.Contains(in, record.State)) && (index != ledger.IndexJob || job == "" || record.Job == job) {
+		in := index == record.State.Facts().Index
+		if index == ledger.IndexJob {
+			in = job == "" || record.Job == job
+		}
+		if in {
 			if place := openPlace(index, record); after == "" || compare(place, after) > 0 {
 				entries = append(entries, ledger.OpenEntry{Run: record.ID, Position: place})
 			}

@@ -29,6 +29,7 @@ local offers = #list / 3
 -- A record, as far as load checks it. Behind since, nothing changes when the run becomes due.
 local TIMED = R_MATCH[[(STATE=%l+) (N=%d+) (JOB (QUEUE) TRIGGER TICK CREATED) (SINCE=%d*)() TOKEN=%d+ * ATTEMPT=%d+ *
   FAILS=%d+ CRASHES=%d+ * LIMITS]]
+local UNTIMED = {due = true, waiting = true, running = true}
 local timers = call('ZRANGEBYSCORE', TIMER, '-inf', ms, 'LIMIT', '0', room)
 local records = #timers > 0 and values(RUN, timers) or {}
 local timed, ready, push, written, unread = {}, {}, {}, {}, false
@@ -39,7 +40,7 @@ for i = 1, #timers do
     break
   end
   local state, n, made, queue, since, rest = string.match(record or '', TIMED)
-  if state == 'scheduled' or state == 'retrying' then -- as by due, all at once
+  if state and not UNTIMED[state] then -- as by due, all at once
     n = format('%d', n + 1)
     if since == '' then since = ms end
     local k = #timed
@@ -57,7 +58,7 @@ for i = 1, #timers do
       broken[#broken + 1] = id
       unreadable(id) -- the reply may be lost
     end
-    if run and (run[R_STATE] == 'scheduled' or run[R_STATE] == 'retrying') then
+    if run and not UNTIMED[run[R_STATE]] then
       due(id, run)
       pushes(list, id, run)
     end
