@@ -258,17 +258,20 @@ func (d *demo) runWorker(ctx context.Context, name string) (pid int, ended strin
 		return 0, "", fmt.Errorf("start a worker: %w", err)
 	}
 	defer func() { _ = life.Close() }() // its reader has exited
-	done := make(chan error, 1)
-	go func() { done <- child.Wait() }()
+	done := make(chan struct{})
+	go func() {
+		err = child.Wait()
+		close(done)
+	}()
 	select {
-	case err = <-done:
+	case <-done:
 	case <-ctx.Done():
 		_ = child.Process.Signal(syscall.SIGTERM) // it may have exited already
 		select {
-		case _ = <-done:
+		case <-done:
 		case <-d.again:
 			_ = child.Process.Kill()
-			_ = <-done
+			<-done
 		}
 		return child.Process.Pid, "", nil // it was told to end, so how it ended does not matter
 	}

@@ -215,9 +215,9 @@ func Watch(ctx context.Context, inputs func() *Inputs, changed func(context.Cont
 		select {
 		case <-ctx.Done():
 			return
-		case <-overflows:
-			// Events were lost, so anything may have changed. The only remedy is to check the
-			// files.
+		case err := <-overflows:
+			// events were lost, so anything may have changed
+			_ = err // the only remedy is to check the files
 			since = time.Time{}
 			timer.Reset(settleTime)
 			continue
