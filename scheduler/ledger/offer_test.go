@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"lockstep/locks/space"
+	"lockstep/scheduler/ledger"
 )
 
 // TestLedgerScriptsUseOnlyWhatTheSpaceOffers checks the arrow between the scripts of the ledger and
@@ -150,4 +151,32 @@ func namesIn(source string) map[string]bool {
 // withoutTexts returns a script without its comments and strings.
 func withoutTexts(source string) string {
 	return regexp.MustCompile(`--[^\n]*|'(?:[^'\\]|\\.)*'`).ReplaceAllString(source, "")
+}
+
+// TestScriptsAreCalledByTheirNames finds a name that no script has, before the call panics, and a
+// script that nothing calls.
+func TestScriptsAreCalledByTheirNames(t *testing.T) {
+	t.Parallel()
+	paths, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	called := make(map[string]bool)
+	call := regexp.MustCompile(`\b(?:run|runAct|runAll|overlap|calls)\((?:ctx, )?"([^"]+)"`)
+	for _, path := range paths {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.HasSuffix(path, "_test.go") {
+			continue
+		}
+		for _, m := range call.FindAllStringSubmatch(string(text), -1) {
+			called[m[1]] = true
+		}
+	}
+	want := slices.Sorted(maps.Values(ledger.ScriptNames()))
+	if got := slices.Sorted(maps.Keys(called)); !slices.Equal(got, want) {
+		t.Errorf("called are %q, want the scripts %q", got, want)
+	}
 }
