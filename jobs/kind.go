@@ -29,7 +29,7 @@ const (
 	KindHandler = "handler" // a worker shows others which handlers it has
 )
 
-// kinds is the only list of the kinds of work.
+// kinds is the only list of the kinds of work that code uses.
 var kinds = []Kind{
 	{
 		Name: KindCommand,

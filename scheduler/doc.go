@@ -11,10 +11,10 @@
 // which accepts them only if its cursor is still the one that they were computed from: the first
 // worker decides, and the others learn from the reply how far it decided.
 //
-// The way of a tick through the code: [Scheduler.Run] waits for the next alarm (alarms.go). Its
-// method create decides what becomes of the ticks (decide.go), and records them by
-// [ledger.Ledger.Create] and the script create.lua. Options.Deliver is a method of the worker: it
-// claims the new runs at once, or pushes their deliveries.
+// The way of a tick through the code: [Scheduler.Run] waits for the next of its alarms (alarms.go
+// keeps their order). Its method create decides what becomes of the ticks (decide.go), and records
+// them by [ledger.Ledger.Create] and the script create.lua. Options.Deliver is a method of the
+// worker: it claims the new runs at once, or pushes their deliveries.
 //
 // So that the workers do not all submit at once, one of them has duty: it creates at the tick,
 // while the others read once a second whose cursor has moved, and create the ticks that are still

@@ -24,10 +24,13 @@
 //	 │       scheduled, retrying <───────────── pause over, a failed attempt to repeat
 //	 └─> skipped, missed, failed (never began)
 //
-// Besides these transitions: Create, for a tick that replaces an earlier run, and Cancel end a run
-// that is not running, and ask the worker of a running one to stop it ([Ledger.Poll]); Expire ends
-// a run that must not start any more, or has waited too long for its bundle; Skip ends a run that
-// has not started. Reopen, which only a person requests, makes an ended run due again.
+// Besides these transitions: a run with a later time begins as scheduled, and the run of a tick
+// that replaces a running one as waiting; a run that its worker declines is scheduled for a moment;
+// a claim after the start deadline ends the run as missed. Create, for a tick that replaces an
+// earlier run, and Cancel end a run that is not running, and ask the worker of a running one to
+// stop it ([Ledger.Poll]). Expire ends a run that must not start any more, or has waited too long
+// for its bundle. Skip ends a run that has not started. Reopen, which only a person requests, makes
+// an ended run due again.
 //
 // succeeded, failed, lost, canceled, skipped and missed are final. Outstanding runs have their own
 // records; final ones move to their job's history, which is bounded. So a run that has neither
