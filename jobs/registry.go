@@ -67,12 +67,12 @@ func Handle[A any](reg *Registry, name string, handler func(ctx context.Context,
 }
 
 // An Option changes how [Handle] treats a handler's runs: see [Strict].
-type Option string
+type Option struct{ strict bool }
 
 // Strict is an [Option] of [Handle]. With it, a run fails if its arguments have a field that the
 // handler's type does not have. It fails without a retry, and the error names the field. Choose it
 // where a misspelled argument would do harm, and deploy the workers before the producers.
-const Strict Option = "strict"
+var Strict = Option{strict: true}
 
 func (r *Registry) add(name string, handler func(context.Context, *Attempt) error) {
 	r.mu.Lock()

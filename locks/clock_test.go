@@ -149,7 +149,7 @@ func TestAStepOfTheWallClockEndsNoWork(t *testing.T) {
 			t.Parallel()
 			clock := new(steppedClock)
 			ns := redistest.Namespace(t)
-			c, err := Open(t.Context(), redistest.Client(t), Options{Namespace: ns, Name: "stepped", Lease: minLease, clock: clock.clock()})
+			c, err := Open(t.Context(), redistest.Client(t), Options{Namespace: ns, Name: "stepped", Lease: quick, clock: clock.clock()})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -21,8 +21,10 @@
 //   - [Client.Acquire] with a hold's context asks for more under that hold. [Client.Join] enters
 //     the hold of another process.
 //   - [MaxHold], [MinHold] and [CrashDelay] bound a hold from above and from below.
-//   - [Space.Read], [Space.HeldBy] and [Space.Sessions] list holders, waiters and live sessions
-//     without taking a lock. [Space.Revoke] takes a lock back.
+//   - [Client.Space] and [NewSpace] return the [Space]. Its calls [space.Space.Read],
+//     [space.Space.HeldBy] and [space.Space.Sessions] list holders, waiters and live sessions
+//     without taking a lock. Package space describes what they return. [Space.Revoke] takes a lock
+//     back.
 //   - [Client.Extension] is for a program that grants bundles in scripts of its own, as the ledger
 //     of the scheduler does. No other program needs it, or its [Request] and [Grant].
 //
@@ -114,7 +116,7 @@
 //
 // A search reads a bounded number of holds and waits, so that it does not keep Redis busy. Holds
 // without nested waits cost it nothing. A hold that the search does not reach counts as one that
-// never ends. The request is then refused with [DeadlockError.Cut] set, rather than left in a
+// never ends. The request is then refused with [DeadlockError].Cut set, rather than left in a
 // possible deadlock.
 //
 // # Taking back
@@ -312,7 +314,7 @@
 // its own process like any other. If that process in turn waits for the request, no script can see
 // the cycle. Bundles cannot deadlock, but nested requests can, and one of them gets an error:
 // asking for everything in one bundle is better. Where hundreds of nested requests wait for each
-// other, a request that would have closed no cycle may be refused ([DeadlockError.Cut]). Holds of
+// other, a request that would have closed no cycle may be refused ([DeadlockError].Cut). Holds of
 // different spaces know nothing of each other.
 //
 // However long a request has waited, nested requests that it depends on pass it. So do nested

@@ -30,8 +30,8 @@ func TestWaitEndedByItsContextIsNotBusy(t *testing.T) {
 			ctx, cancel := context.WithCancelCause(within(t, patient))
 			defer cancel(nil)
 			if test.cause != nil {
-				timer := time.AfterFunc(50*time.Millisecond, func() { cancel(test.cause) })
-				defer timer.Stop()
+				// Once it is queued, it knows what is in its way.
+				test.part = locks.OnWait(func(*locks.BusyError) { cancel(test.cause) })
 			}
 			_, err := c.Acquire(ctx, locks.Exclusive("a"), test.part)
 			var busy *locks.BusyError

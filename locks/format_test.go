@@ -28,10 +28,11 @@ func build(format int) *space.Impersonator {
 	}}
 }
 
-// openBuild opens a client of a build that writes the given format, with the shortest lease.
+// openBuild opens a client of a build that writes the given format. Its lease is short, and
+// outlives a stall of a busy machine.
 func openBuild(t *testing.T, rdb redis.UniversalClient, namespace string, format int, more ...func(*Options)) *Client {
 	t.Helper()
-	o := Options{Namespace: namespace, Name: "test", Lease: minLease, Grace: -1, impersonate: build(format)}
+	o := Options{Namespace: namespace, Name: "test", Lease: quick, Grace: -1, impersonate: build(format)}
 	for _, change := range more {
 		change(&o)
 	}
@@ -49,7 +50,7 @@ func emptyAndOpen(t *testing.T, c *Client, format int) {
 	t.Helper()
 	pipe := c.rdb.TxPipeline()
 	pipe.FlushAll(t.Context())
-	build(format).Script(space.Open.Redis()).Eval(t.Context(), pipe, c.space.keys, "first.x", (3 * minLease).Milliseconds(),
+	build(format).Script(space.Open.Redis()).Eval(t.Context(), pipe, c.space.keys, "first.x", quick.Milliseconds(),
 		string(space.Stamp(json.RawMessage("{}"), format)), "made anew", "0")
 	if _, err := pipe.Exec(t.Context()); err != nil {
 		t.Fatal(err)
@@ -207,7 +208,8 @@ func TestReturnAfterTheRaiseIsFatal(t *testing.T) {
 	server := redistest.Shared(t)
 	namespace := redistest.Namespace(t)
 	proxy := server.Proxy(t)
-	older := openBuild(t, proxy.Client(t), namespace, 1)
+	// it ends soon
+	older := openBuild(t, proxy.Client(t), namespace, 1, func(o *Options) { o.Lease = minLease })
 	hold, err := older.Acquire(t.Context(), Exclusive("a"))
 	if err != nil {
 		t.Fatal(err)
@@ -254,11 +256,10 @@ func TestReturnAfterTheRaiseIsFatal(t *testing.T) {
 // session of an older build is shut out; and an assertion of a newer build raises nothing.
 func TestEmptiedSpaceIsNumberedByTheNextOwner(t *testing.T) {
 	t.Parallel()
-	patient := func(o *Options) { o.Lease = 3 * minLease } // on a busy machine, it outlives a stall
 	t.Run("beside an older build", func(t *testing.T) {
 		t.Parallel()
 		rdb := redistest.New(t, redistest.Options{}).Client(t) // its own server: it is flushed
-		older, newer := openBuild(t, rdb, "space", 1, patient), openBuild(t, rdb, "space", 2, patient)
+		older, newer := openBuild(t, rdb, "space", 1), openBuild(t, rdb, "space", 2)
 		kept, err := older.Acquire(t.Context(), Exclusive("a"))
 		if err != nil {
 			t.Fatal(err)
@@ -276,7 +277,7 @@ func TestEmptiedSpaceIsNumberedByTheNextOwner(t *testing.T) {
 	t.Run("by an older build that comes first", func(t *testing.T) {
 		t.Parallel()
 		rdb := redistest.New(t, redistest.Options{}).Client(t)
-		newer := openBuild(t, rdb, "space", 2, patient)
+		newer := openBuild(t, rdb, "space", 2)
 		wantFormats(t, newer, "new", space.Formats{Written: 2, Least: 2})
 		kept, err := newer.Acquire(t.Context(), Exclusive("a"))
 		if err != nil {
@@ -301,7 +302,7 @@ func TestEmptiedSpaceIsNumberedByTheNextOwner(t *testing.T) {
 	t.Run("by a newer build that comes first", func(t *testing.T) {
 		t.Parallel()
 		rdb := redistest.New(t, redistest.Options{}).Client(t)
-		older := openBuild(t, rdb, "space", 1, patient)
+		older := openBuild(t, rdb, "space", 1)
 		kept, err := older.Acquire(t.Context(), Exclusive("a"))
 		if err != nil {
 			t.Fatal(err)

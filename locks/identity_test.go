@@ -111,7 +111,7 @@ func TestRightThatIsWithdrawnIsReported(t *testing.T) {
 	}
 	log := new(lines)
 	c := openClient(t, userClient(t, server, "app", "secret"), locks.Options{
-		Namespace: "ns", Lease: 2 * time.Second, Logger: slog.New(slog.NewTextHandler(log, nil)),
+		Namespace: "ns", Lease: 6 * time.Second, Logger: slog.New(slog.NewTextHandler(log, nil)),
 	})
 	hold := acquire(t, c, locks.Exclusive("a"))
 	said := func(what string) int { return strings.Count(log.text(), what) }

@@ -17,7 +17,7 @@ const shortest = 2 * time.Second
 func TestMaxHoldEndsWorkBeforeTheLockPassesOn(t *testing.T) {
 	t.Parallel()
 	opening := time.Now()
-	c := openClient(t, redistest.Client(t), locks.Options{Namespace: redistest.Namespace(t), Lease: shortest})
+	c := openClient(t, redistest.Client(t), locks.Options{Namespace: redistest.Namespace(t), Lease: 6 * time.Second})
 	const most = 300 * time.Millisecond
 	began := time.Now()
 	hold := acquire(t, c, locks.Exclusive("a"), locks.MaxHold(most))
@@ -67,7 +67,7 @@ func TestMinHoldKeepsTheLockForALateReplica(t *testing.T) {
 	t.Parallel()
 	c := openClient(t, redistest.Client(t), locks.Options{Namespace: redistest.Namespace(t)})
 	began := time.Now()
-	const least = 1500 * time.Millisecond
+	const least = 5 * time.Second
 	hold := acquire(t, c, locks.Exclusive("a"), locks.Shared("r"), locks.MinHold(least))
 	release(t, hold)
 	if hold.Context().Err() == nil {

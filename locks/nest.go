@@ -121,7 +121,7 @@ func (c *Client) reenter(ctx context.Context, o *spec, n *nest) *Hold {
 }
 
 // IsHeld reports whether the holds of ctx have all the named resources, in any mode, so that code
-// under ctx works under their locks. It does not call Redis. [Space.HeldBy] returns the other
+// under ctx works under their locks. It does not call Redis. [space.Space.HeldBy] returns the other
 // holders.
 func (c *Client) IsHeld(ctx context.Context, names ...string) bool {
 	innermost, _ := ctx.Value(holdKey{}).(*Hold)

@@ -16,8 +16,8 @@ const maxReason = 1 << 10
 // possible.
 const reapTime = 5 * time.Second
 
-// Revoke revokes a lock. token names the intended hold, as returned by [Space.Read] or
-// [Space.HeldBy]: if the lock has another holder by now, or none, the error is [ErrStale] and
+// Revoke revokes a lock. token names the intended hold, as returned by [space.Space.Read] or
+// [space.Space.HeldBy]: if the lock has another holder by now, or none, the error is [ErrStale] and
 // nothing has happened. It returns the hold.
 func (s *Space) Revoke(ctx context.Context, name string, token Token, force Force, why Revocation) (HoldID, error) {
 	if err := CheckName(name); err != nil {

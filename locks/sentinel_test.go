@@ -73,13 +73,13 @@ func TestWorkFollowsTheMasterThatSentinelNames(t *testing.T) {
 		survives bool          // the work continues on the new master; otherwise it may be cut off
 		user     string        // with limited rights
 	}{
-		"orderly failover":               {failover, 0, 6 * time.Second, true, ""},
-		"master that clients reach":      {strand, 0, 6 * time.Second, true, ""},
+		"orderly failover":               {failover, 0, 10 * time.Second, true, ""},
+		"master that clients reach":      {strand, 0, 10 * time.Second, true, ""},
 		"crash":                          {kill, 0, 6 * time.Second, false, ""},
 		"orderly failover, min-replicas": {failover, 1, 15 * time.Second, true, ""},
 		"reachable master, min-replicas": {strand, 1, 15 * time.Second, true, ""},
 		"crash, min-replicas":            {kill, 1, 6 * time.Second, false, ""},
-		"orderly failover, limited user": {failover, 0, 6 * time.Second, true, "app"},
+		"orderly failover, limited user": {failover, 0, 10 * time.Second, true, "app"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -61,6 +61,7 @@ func TestPausedHolderIsRefused(t *testing.T) {
 	}
 
 	way.Set(redistest.Faults{HoldRequests: true, HoldReplies: true})
+	o.Lease = time.Minute // of B, which only has to hold the lock
 	b, err := open(server.Client(t)).Acquire(within(t), locks.Exclusive("bill:4711"))
 	noError(t, err)
 	defer func() { noError(t, b.Release()) }()

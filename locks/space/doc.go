@@ -22,8 +22,8 @@
 // # Scripts of other packages
 //
 // They name no key of the space, and use only these names of its library (a test of package ledger
-// enforces that). They may name the fields of its records, as in H_TEXT, and those of other records
-// ([RecordOf]).
+// enforces that). They may name the fields of its records, as in H_TOKEN, and those of other
+// records ([RecordOf]).
 //
 //   - call, sub, format, concat, US: redis.call, functions of Lua, and the separator \31
 //   - now, ms, micros: the server's time in ms, the same as text, and in microseconds as text

@@ -136,7 +136,13 @@ func (s script) fast() string {
 }
 
 // assembled returns the script as it is sent.
-func (s script) assembled() *redis.Script { return scripts()[s]() }
+func (s script) assembled() *redis.Script {
+	assemble, ok := scripts()[s]
+	if !ok {
+		panic("no script has the name " + string(s))
+	}
+	return assemble()
+}
 
 // ScriptNames returns the names of the scripts that this package sends, by the hashes that SLOWLOG
 // and MONITOR show.

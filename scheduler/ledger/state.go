@@ -3,8 +3,9 @@ package ledger
 import "slices"
 
 // State is the state of a run. A new state needs a constant and a row of [States] here, and the
-// scripts that enter it. The sweep makes a run in a state of [IndexTime] due when its time comes;
-// any other outstanding state also needs a script that leaves it.
+// scripts that enter it. The sweep makes a run in a state of [IndexTime] due when its time comes.
+// Any other outstanding state also needs a script that leaves it, and an entry in the list of
+// sweep.lua.
 type State string
 
 const (
@@ -62,9 +63,9 @@ var states = []StateFacts{
 	},
 	{State: StateSucceeded, Final: true, Sign: "✓", Tone: ToneGood, Means: "has done its work"},
 	{State: StateFailed, Final: true, Sign: "✗", Tone: ToneBad, Means: "has failed and is not retried, or could not begin"},
-	{State: StateLost, Final: true, Sign: "?", Tone: ToneBad, Means: "lost its worker, and a person decides (on_crash: abandon)"},
+	{State: StateLost, Final: true, Sign: "?", Tone: ToneBad, Means: "lost its worker (on_crash: abandon), or was lost with the data of Redis"},
 	{State: StateCanceled, Final: true, Sign: "–", Tone: ToneIdle, Means: "was canceled"},
-	{State: StateSkipped, Final: true, Tick: true, Sign: "·", Tone: TonePassed, Means: "passed, because a policy or a person skipped its tick"},
+	{State: StateSkipped, Final: true, Tick: true, Sign: "·", Tone: TonePassed, Means: "was skipped by a policy or a person"},
 	{State: StateMissed, Final: true, Tick: true, Sign: "·", Tone: TonePassed, Means: "passed its time before it could start"},
 }
 

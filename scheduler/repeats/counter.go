@@ -56,17 +56,26 @@ func (r *Counter[V]) Count(kind string, value V, now time.Time) {
 	c.Last = value
 }
 
-// Over returns the repeats of a kind if its span is over. The next span of the kind begins now.
-func (r *Counter[V]) Over(kind string, now time.Time) (counted Counted[V], over bool) {
+// Take is First, and for a repeat Count. It also returns the repeats of the kind if its span is
+// over. The next span of the kind begins now.
+func (r *Counter[V]) Take(kind string, value V, now time.Time) (first bool, counted Counted[V], over bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	c := r.open[kind]
-	if c == nil || now.Sub(c.since) < r.span {
-		return counted, false
+	if c == nil {
+		if len(r.open) < r.most {
+			r.open[kind] = &Counted[V]{since: now}
+		}
+		return true, counted, false
+	}
+	c.Times++
+	c.Last = value
+	if now.Sub(c.since) < r.span {
+		return false, counted, false
 	}
 	counted = *c
 	c.since, c.Times = now, 0
-	return counted, true
+	return false, counted, true
 }
 
 // Due returns what must be reported by now, or, with all, everything that was counted. It forgets a

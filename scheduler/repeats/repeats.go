@@ -72,11 +72,9 @@ func (h handler) Handle(ctx context.Context, record slog.Record) error {
 		return by == ""
 	})
 	kind, now := record.Level.String()+"\x00"+record.Message+"\x00"+by, time.Now()
-	if first, _ := h.lines.First(kind, now); first {
+	switch first, counted, over := h.lines.Take(kind, line{record, h.Handler}, now); {
+	case first:
 		return h.Handler.Handle(ctx, record)
-	}
-	h.lines.Count(kind, line{record, h.Handler}, now)
-	switch counted, over := h.lines.Over(kind, now); {
 	case !over:
 		return nil
 	case counted.Times == 1:

@@ -260,8 +260,8 @@ func (s *SignIn) verify(r *http.Request, user, secret, state string, right func(
 
 // unchecked logs that sign-ins cannot be checked, unless the client has just disconnected.
 func (s *SignIn) unchecked(r *http.Request, err error) error {
-	if r.Context().Err() == nil {
-		s.told.Do(func() { s.log.ErrorContext(r.Context(), "sign-ins cannot be checked", "error", err) })
+	if r.Context().Err() == nil && allows(&s.told) {
+		s.log.ErrorContext(r.Context(), "sign-ins cannot be checked", "error", err)
 	}
 	return errUnchecked
 }
@@ -269,7 +269,16 @@ func (s *SignIn) unchecked(r *http.Request, err error) error {
 // refused logs a refused sign-in, at most once a second: a thousand tries a second must not fill
 // the disk.
 func (s *SignIn) refused(r *http.Request, why string) {
-	s.told.Do(func() { s.log.WarnContext(r.Context(), "a sign-in is refused", "from", remoteHost(r), "because", why) })
+	if allows(&s.told) {
+		s.log.WarnContext(r.Context(), "a sign-in is refused", "from", remoteHost(r), "because", why)
+	}
+}
+
+// allows reports whether a line may be written now. It is written outside of Do, which holds a lock
+// that other requests wait for.
+func allows(limit *rate.Sometimes) (now bool) {
+	limit.Do(func() { now = true })
+	return now
 }
 
 // sameText compares in a time that reveals neither how much is right nor how long the wanted text
