@@ -248,6 +248,9 @@ jobs:
 			t.Fatal(err)
 		}
 	}
+	// A worker decides a moment before its decision is recorded. No tick is a minute late in that
+	// moment, because the ticks have just come.
+	pause(t.Context(), time.Until(time.Now().Truncate(10*time.Second).Add(11*time.Second)))
 	began := time.Now()
 	f.startAll(1)
 	up := time.Now()
@@ -842,8 +845,8 @@ jobs:
 	f.startAll(2)
 	release := f.hold("bill:1")
 	// Deliveries of the other process pass a delivery that a slow process has fetched. Few can,
-	// because each run takes a while.
-	f.enqueueMany("settle", 20, crashArgs{Effects: f.effects, Takes: 250 * time.Millisecond})
+	// because each run takes longer than a busy machine stalls.
+	f.enqueueMany("settle", 20, crashArgs{Effects: f.effects, Takes: time.Second})
 	settle := f.waiting("bill:1", 20)
 	conn := f.connection()
 	number := func(key, run string) int { // of the run's last delivery
