@@ -114,7 +114,7 @@ func TestStalledProcessIsNamedAsTheReason(t *testing.T) {
 				var jumped atomic.Int64
 				b.boot = func() time.Duration { return b.elapsed() + time.Duration(jumped.Load()) }
 				b.during(t, func() {
-					time.Sleep(time.Minute)
+					time.Sleep(time.Minute + lookEvery/2) // beside all renewals and looks
 					jumped.Store(int64(test.jump))
 					time.Sleep(time.Minute)
 					b.set(errors.Join(test.outage, errors.New("down")), false)
