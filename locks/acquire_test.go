@@ -294,7 +294,9 @@ func TestDeskIsNotifiedOfOffers(t *testing.T) {
 		case <-time.After(patient):
 			t.Error("the desk did not hear of the offer")
 		}
-		if got := waits(t, c); len(got) != 1 || got[0].State != space.Offered || got[0].Session != "" {
+		// An offer lasts 2 s, which a busy machine may need for the read.
+		offered := []space.WaitState{space.Offered, space.Lapsed}
+		if got := waits(t, c); len(got) != 1 || !slices.Contains(offered, got[0].State) || got[0].Session != "" {
 			t.Errorf("got %+v, want the run's wait offered", got)
 		}
 	})

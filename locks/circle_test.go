@@ -46,7 +46,7 @@ func TestDeadlockBehindAnUpgradeIsFound(t *testing.T) {
 				if ended {
 					release(t, upgrade)
 				}
-				ctx, cancel := context.WithTimeout(sharer.Context(), 2*time.Second)
+				ctx, cancel := context.WithTimeout(sharer.Context(), patient)
 				defer cancel()
 				_, err := c.Acquire(ctx, locks.Exclusive("f"))
 				circle, ok := errors.AsType[*locks.DeadlockError](err)

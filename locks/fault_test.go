@@ -183,13 +183,13 @@ func TestSilentPartitionEndsTheContextFirst(t *testing.T) {
 // TestShortOutageLosesNothing breaks the network for less than the outage that a lease survives.
 func TestShortOutageLosesNothing(t *testing.T) {
 	t.Parallel()
-	const lease = 6 * time.Second
+	const lease = 9 * time.Second
 	c, _, p := proxied(t, lease)
 	hold := acquire(t, c, locks.Exclusive("a"))
 	for range 3 {
 		p.Set(redistest.Faults{Refuse: true})
 		p.Cut()
-		time.Sleep(lease / 6) // the outage; a lease of 6 s survives 2.7 s
+		time.Sleep(lease / 6) // the outage; a lease of 9 s survives 4.1 s
 		p.Set(redistest.Faults{})
 		time.Sleep(lease / 3) // at least one renewal
 		if err := context.Cause(hold.Context()); err != nil {
