@@ -181,12 +181,27 @@ func changedSettings(before, after []configs.Value) []string {
 	return keys
 }
 
+// reloadPause is between the attempts to reload a config while Redis does not answer.
+const reloadPause = time.Second
+
 // run reloads on each value from hangups and, if watch is set, when the files change, until ctx
-// ends.
+// ends. It repeats a reload that fails, because its cause does not come again. A config that is
+// refused is not such a failure.
 func (r *reloader) run(ctx context.Context, hangups <-chan struct{}, watch bool) {
 	try := func(ctx context.Context, why string) {
-		if err := r.reload(ctx, why); err != nil {
-			r.log.ErrorContext(ctx, "could not reload the config, the old one stays", "because_of", why, "error", err)
+		for attempt := 1; ; attempt++ {
+			err := r.reload(ctx, why)
+			if err == nil || ctx.Err() != nil {
+				return
+			}
+			if attempt == 1 {
+				r.log.WarnContext(ctx, "could not reload the config, the old one stays for now, will retry", "because_of", why, "error", err)
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(reloadPause):
+			}
 		}
 	}
 	var watching sync.WaitGroup

@@ -1,17 +1,22 @@
 package cmd
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"lockstep/configs"
 	"lockstep/locks/redistest"
 	"lockstep/scheduler/admin"
 )
@@ -262,6 +267,46 @@ func TestPermitLimitChangesWithItsVersion(t *testing.T) {
 	}
 	if _, stderr, code := runTool(t, f.env, "enqueue", "calls", "--wait=30s"); code != 0 {
 		t.Errorf("a run with permits exits with %d: %s", code, stderr)
+	}
+}
+
+// TestReloadThatFailsIsRepeated has an outage of Redis at the moment of a reload: what the reload
+// was asked for must not be lost with it.
+func TestReloadThatFailsIsRepeated(t *testing.T) {
+	t.Parallel()
+	for why, ask := range map[string]func(hangups chan<- struct{}){
+		"SIGHUP":        func(hangups chan<- struct{}) { hangups <- struct{}{} },
+		"files changed": func(chan<- struct{}) {},
+	} {
+		t.Run(why, func(t *testing.T) {
+			t.Parallel()
+			config := writeFile(t, "lockstep.yaml", jobNamed("before"))
+			options := configs.Options{Paths: []string{config}, Inputs: new(configs.Inputs)}
+			began, err := readConfig(options)
+			must(t, err)
+			var applied []string
+			log := new(output)
+			r := newReloader(options, began, "before", slog.New(slog.NewTextHandler(log, nil)), func(_ context.Context, config *configs.Config, _ string) error {
+				if applied = append(applied, config.Jobs[0].Name); len(applied) < 3 {
+					return errors.New("connection refused")
+				}
+				return nil
+			})
+			ctx, cancel := context.WithCancel(t.Context())
+			hangups, done := make(chan struct{}, 1), make(chan struct{})
+			go func() { defer close(done); r.run(ctx, hangups, why != "SIGHUP") }()
+			write(t, config, jobNamed("after"))
+			ask(hangups)
+			eventually(t, 20*time.Second, "the config is reloaded", func() bool { return r.status.Load().Reloads == 1 })
+			cancel()
+			<-done
+			if want := []string{"after", "after", "after"}; !slices.Equal(applied, want) {
+				t.Errorf("applied %v, want %v", applied, want)
+			}
+			if said := log.String(); strings.Count(said, "connection refused") != 1 || !strings.Contains(said, "will retry") {
+				t.Errorf("it logged %s; want the failure once, and that it is retried", said)
+			}
+		})
 	}
 }
 

@@ -565,7 +565,8 @@ so is each line of a multi-line value. A default is not redacted, because it is 
 unit: ` + "`500ms`, `30s`, `15m`, `1h30m`, `168h`" + `.
 
 A worker reloads its files on SIGHUP, on ` + "`lockstep config reload`" + `, and, if started with ` + "`--watch`" + `, when they change. Files
-with errors change nothing. Settings other than jobs and permits need a restart, and the log names them.
+with errors change nothing. A reload that fails because Redis does not answer is repeated until it succeeds. Settings
+other than jobs and permits need a restart, and the log names them.
 
 `
 
