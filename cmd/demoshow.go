@@ -185,5 +185,5 @@ func (d *demo) ending(run *admin.Run) string {
 			text += fmt.Sprintf(", attempt %d", last.Number)
 		}
 	}
-	return sum(": ", sum(" ", text, compactJSON(run.Args)), firstLine(whyRun(run)))
+	return sum(": ", sum(" ", text, compactJSON(run.Args)), firstLine(run.Why()))
 }

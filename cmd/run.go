@@ -52,8 +52,8 @@ func (t *tool) runView(now time.Time) view[admin.Run] {
 			{title: "attempts", cell: func(r admin.Run) string { return strconv.Itoa(len(r.Attempts)) }},
 			{title: "worker", cell: func(r admin.Run) string { return lastWorker(&r) }},
 			{title: "created", cell: func(r admin.Run) string { return ago(now, r.CreatedAt.Time) }},
-			{title: "took", cell: func(r admin.Run) string { return took(&r, now) }},
-			{title: "why", cell: func(r admin.Run) string { return firstLine(whyRun(&r)) }},
+			{title: "took", cell: func(r admin.Run) string { return r.Took(now) }},
+			{title: "why", cell: func(r admin.Run) string { return firstLine(r.Why()) }},
 			{title: "trigger", wide: true, cell: func(r admin.Run) string { return string(r.Trigger) }},
 			{title: "queue", wide: true, cell: func(r admin.Run) string { return r.Queue }},
 			{title: "crashes", wide: true, cell: func(r admin.Run) string { return strconv.Itoa(r.Crashes) }},
@@ -71,28 +71,6 @@ func (t *tool) runView(now time.Time) view[admin.Run] {
 func lastWorker(r *admin.Run) string {
 	if n := len(r.Attempts); n > 0 {
 		return string(r.Attempts[n-1].Worker)
-	}
-	return ""
-}
-
-// took returns how long a run has taken, or has taken so far, from its first attempt on.
-func took(r *admin.Run, now time.Time) string {
-	switch {
-	case r.StartedAt.IsZero():
-		return ""
-	case !r.FinishedAt.IsZero():
-		now = r.FinishedAt.Time
-	}
-	return admin.Span(now.Sub(r.StartedAt.Time))
-}
-
-// whyRun explains the state of a run: its reason, or the error of its last attempt.
-func whyRun(r *admin.Run) string {
-	if r.Reason != "" {
-		return string(r.Reason)
-	}
-	if n := len(r.Attempts); n > 0 && r.State != ledger.StateSucceeded && r.State != ledger.StateRunning {
-		return string(r.Attempts[n-1].Error)
 	}
 	return ""
 }
@@ -135,7 +113,7 @@ func (t *tool) showRun(r *admin.Run, now time.Time) error {
 		{"created", withAge(r.CreatedAt.String(), ago(now, r.CreatedAt.Time))},
 		{"started", withAge(r.StartedAt.String(), ago(now, r.StartedAt.Time))},
 		{"finished", withAge(r.FinishedAt.String(), ago(now, r.FinishedAt.Time))},
-		{"took", took(r, now)},
+		{"took", r.Took(now)},
 	}
 	if n := len(r.Attempts); n > 0 {
 		facts = append(facts, fact{"stuck", stuckSince(r.Attempts[n-1].Stuck, now)})

@@ -3,6 +3,7 @@ package admin
 import (
 	"encoding/json"
 	"slices"
+	"time"
 
 	"lockstep/jobs"
 	"lockstep/locks"
@@ -382,6 +383,29 @@ func newRun(record *ledger.Record) Run {
 		}
 	}
 	return run
+}
+
+// Took returns how long the run has taken, or has taken so far, from its first attempt on; "" if it
+// has not started.
+func (r *Run) Took(now time.Time) string {
+	switch {
+	case r.StartedAt.IsZero():
+		return ""
+	case !r.FinishedAt.IsZero():
+		now = r.FinishedAt.Time
+	}
+	return Span(now.Sub(r.StartedAt.Time))
+}
+
+// Why explains the state of the run: its reason, or the error of its last attempt; "" for neither.
+func (r *Run) Why() string {
+	if r.Reason != "" {
+		return string(r.Reason)
+	}
+	if n := len(r.Attempts); n > 0 && r.State != ledger.StateSucceeded && r.State != ledger.StateRunning {
+		return string(r.Attempts[n-1].Error)
+	}
+	return ""
 }
 
 func newTick(record *ledger.Record) Tick {

@@ -131,34 +131,13 @@ type badge struct {
 	Kind       string // class of the style sheet: good, bad, busy, warn, idle
 }
 
-// tones are the classes of the tones of a run's states, where they differ from the tone's name.
+// tones are the classes of the tones of states, where they differ from the tone's name.
 var tones = map[ledger.Tone]string{ledger.ToneNext: "busy", ledger.TonePassed: "idle"}
-
-// badges are those of words that are no states of runs.
-var badges = map[string]badge{
-	string(space.Offered):  {Sign: "◑", Kind: "busy"},
-	string(space.Lapsed):   {Sign: "◌", Kind: "warn"},
-	string(space.Kept):     {Sign: "‖", Kind: "warn"},
-	"late":                 {Sign: "!", Kind: "bad"},
-	"stuck":                {Sign: "!", Kind: "bad"},
-	"paused":               {Sign: "‖", Kind: "warn"},
-	"queue paused":         {Sign: "⊘", Kind: "warn"},
-	"drifted":              {Sign: "≠", Kind: "warn"},
-	"no worker carries it": {Sign: "∅", Kind: "warn"},
-	"ready":                {Sign: "✓", Kind: "good"},
-	"draining":             {Sign: "↓", Kind: "warn"},
-	admin.Gone:             {Sign: "✗", Kind: "bad"},
-}
 
 func newBadge(state any) badge {
 	word := fmt.Sprint(state)
-	b, known := badges[word]
-	if !known {
-		facts := ledger.State(word).Facts()
-		b = badge{Sign: facts.Sign, Kind: cmp.Or(tones[facts.Tone], string(facts.Tone))}
-	}
-	b.Word = word
-	return b
+	sign, tone := admin.SignOf(word)
+	return badge{Sign: sign, Word: word, Kind: cmp.Or(tones[tone], string(tone))}
 }
 
 // runName is a run's id in two parts: its job, and the rest, which distinguishes the job's runs.
