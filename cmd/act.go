@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"os/user"
-	"slices"
 	"strings"
 	"time"
 
@@ -130,38 +129,24 @@ func (t *tool) said(news bool, done, already string) error {
 	return nil
 }
 
-// toggle is a command that pauses or resumes a job or a queue.
-type toggle struct {
-	command *cobra.Command
-	do      func(o *admin.Operator, ctx context.Context, name string, by admin.Actor) (news bool, err error)
-	// explains an unknown name
-	unknown func(conn *connection, ctx context.Context, name string, err error) error
-	// appended to the name
-	done, already string
-}
-
-func (t *tool) toggle(of toggle) *cobra.Command {
-	return t.acts(atOnce, of.command, func(ctx context.Context, conn *connection, a *action, name string) error {
-		news, err := of.do(a.Operator, ctx, name, a.by())
-		if err != nil {
-			return of.unknown(conn, ctx, name, err)
-		}
-		return t.said(news, name+of.done, name+of.already)
+// toggle completes a command that pauses or resumes a job or a queue.
+func (t *tool) toggle(of toggle, cmd *cobra.Command) *cobra.Command {
+	return t.acts(atOnce, cmd, func(ctx context.Context, conn *connection, a *action, name string) error {
+		return a.carryOut(ctx, conn.turning(of, name))
 	})
 }
 
 func (t *tool) jobPauseCommand() *cobra.Command {
-	return t.toggle(toggle{&cobra.Command{
+	return t.toggle(pauseJob(), &cobra.Command{
 		Use: "pause JOB", Short: "Skip the ticks of a job from now on",
 		Long: `Skip the ticks of a job from now on, each with the reason in its history. Existing runs continue, and the job can
 still be enqueued and run by hand.`,
 		Args: oneArg("a JOB"),
-	}, (*admin.Operator).PauseJob, (*connection).noJob, " is paused", " is already paused"})
+	})
 }
 
 func (t *tool) jobResumeCommand() *cobra.Command {
-	return t.toggle(toggle{&cobra.Command{Use: "resume JOB", Short: "Run the ticks of a paused job again", Args: oneArg("a JOB")},
-		(*admin.Operator).ResumeJob, (*connection).noJob, " is resumed", " is not paused"})
+	return t.toggle(resumeJob(), &cobra.Command{Use: "resume JOB", Short: "Run the ticks of a paused job again", Args: oneArg("a JOB")})
 }
 
 func (t *tool) jobForgetCommand() *cobra.Command {
@@ -302,21 +287,11 @@ func (t *tool) runCancelCommand() *cobra.Command {
 worker receives that within a second, and the run ends when its work has ended.`,
 		Args: oneArg("a RUN"),
 	}, func(ctx context.Context, conn *connection, a *action, name string) error {
-		id := jobs.RunID(name)
-		record, _, err := conn.ledger.Find(ctx, id)
+		deed, err := conn.canceling(ctx, jobs.RunID(name))
 		if err != nil {
-			return noRun(name, err)
+			return err
 		}
-		if !record.State.Final() { // a final run is refused anyway
-			if err := a.confirm(ctx, "run %s, which is %s, ends and is not retried", id, record.State); err != nil {
-				return err
-			}
-		}
-		asked, err := a.CancelRun(ctx, id, a.by())
-		if err != nil {
-			return noRun(name, err)
-		}
-		return t.said(true, map[bool]string{true: fmt.Sprintf("%s is asked to stop", id), false: fmt.Sprintf("%s is canceled", id)}[asked], "")
+		return a.carryOut(ctx, deed)
 	})
 }
 
@@ -330,29 +305,25 @@ A tick with arguments that contain ${...} is refused if the job's arguments have
 definition that they come from can replace the ${...}. Use lockstep job replay to run the tick with the present
 arguments.`,
 		Args: oneArg("a RUN"),
-	}, func(ctx context.Context, _ *connection, a *action, name string) error {
-		err := a.RetryRun(ctx, jobs.RunID(name), a.by())
-		switch {
-		case jobs.IsPermanent(err):
-			return refuse("%w", err)
-		case err != nil:
-			return noRun(name, err)
+	}, func(ctx context.Context, conn *connection, a *action, name string) error {
+		deed, err := conn.retrying(ctx, jobs.RunID(name))
+		if err != nil {
+			return err
 		}
-		return t.write(name + " is due\n")
+		return a.carryOut(ctx, deed)
 	})
 }
 
 func (t *tool) queuePauseCommand() *cobra.Command {
-	return t.toggle(toggle{&cobra.Command{
+	return t.toggle(pauseQueue(), &cobra.Command{
 		Use: "pause QUEUE", Short: "Stop starting runs from a queue", Args: oneArg("a QUEUE"),
 		Long: `Stop starting runs from a queue until it is resumed, including tasks of plain asynq clients there. Running runs
 continue. Runs of the queue that wait for locks keep their places, but get none meanwhile: others may pass them.`,
-	}, (*admin.Operator).PauseQueue, (*connection).noQueue, " is paused", " is already paused"})
+	})
 }
 
 func (t *tool) queueResumeCommand() *cobra.Command {
-	return t.toggle(toggle{&cobra.Command{Use: "resume QUEUE", Short: "Start runs from a paused queue again", Args: oneArg("a QUEUE")},
-		(*admin.Operator).ResumeQueue, (*connection).noQueue, " is resumed", " is not paused"})
+	return t.toggle(resumeQueue(), &cobra.Command{Use: "resume QUEUE", Short: "Start runs from a paused queue again", Args: oneArg("a QUEUE")})
 }
 
 // noQueue explains an error that means that no queue has this name. It suggests similar names.
@@ -380,18 +351,11 @@ func (t *tool) workerDrainCommand() *cobra.Command {
 its worker.drain_timeout are handed back. A service manager that restarts exited processes will start a new worker.`,
 		Args: oneArg("a WORKER"),
 	}, func(ctx context.Context, conn *connection, a *action, name string) error {
-		worker, err := conn.worker(ctx, name)
+		deed, err := conn.draining(ctx, name)
 		if err != nil {
 			return err
 		}
-		if err := a.confirm(ctx, "worker %s, which has %s in progress, exits", worker.ID, many(worker.Busy, "run")); err != nil {
-			return err
-		}
-		news, err := a.DrainWorker(ctx, worker.ID, a.by())
-		if err != nil {
-			return err
-		}
-		return t.said(news, string(worker.ID)+" is asked to drain", string(worker.ID)+" was asked already")
+		return a.carryOut(ctx, deed)
 	})
 }
 
@@ -420,37 +384,11 @@ The token identifies the hold, so that a lock that has passed on meanwhile is le
 		if err != nil {
 			return misuse(cmd, "--token: %v", err)
 		}
-		lock, err := conn.reader.Lock(ctx, name)
+		deed, err := conn.releasing(ctx, name, meant, force)
 		if err != nil {
 			return err
 		}
-		at := slices.IndexFunc(lock.Holders, func(h admin.Holder) bool { return h.Token == meant })
-		switch {
-		case at < 0 && len(lock.Holders) == 0:
-			return refuse("%s is not held (any more); nothing was done", name)
-		case at < 0:
-			return refuse("%s is not held under token %s (any more), but under %s by %s; nothing was done",
-				name, meant, lock.Holders[0].Token, lock.Holders[0].Worker)
-		}
-		h := &lock.Holders[at]
-		who := fmt.Sprintf("%s (%s)", h.Worker, sum(", ", h.Purpose(), "for "+admin.Age(time.Duration(h.Held))))
-		what := bundleName(name, len(h.Locks()))
-		question := fmt.Sprintf("this ends the work of %s, and %s passes on when the holder has confirmed that", who, what)
-		if force {
-			question = fmt.Sprintf("%s passes on at once, while %s may still work under it: two holders at the same time, "+
-				"and only a target that checks the fencing token refuses the writes of the old one", what, who)
-		}
-		if err := a.confirm(ctx, "%s", question); err != nil {
-			return err
-		}
-		if _, err := a.ReleaseLock(ctx, name, meant, force, a.by()); err != nil {
-			return err
-		}
-		if force {
-			fmt.Fprintf(t.stderr, "lockstep: until %s learns of that, two holders may work at the same time\n", h.Worker)
-			return t.write(fmt.Sprintf("%s is taken from %s\n", what, h.Worker))
-		}
-		return t.write(fmt.Sprintf("%s is asked to release %s\n", h.Worker, what))
+		return a.carryOut(ctx, deed)
 	})
 }
 
