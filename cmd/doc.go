@@ -13,6 +13,8 @@
 //   - output.go: tables for people, JSON and YAML for programs, names for shells. Data goes to
 //     stdout, everything else to stderr. JSON has the shapes of the HTTP API, because both come
 //     from the same reader (lockstep/scheduler/admin).
+//   - deed.go: acts that are prepared, described and then done, by a command or in the screen of
+//     `lockstep top` (lockstep/cmd/top), which is the only part that draws in a terminal.
 //
 // # Processes
 //

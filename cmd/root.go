@@ -46,7 +46,7 @@ in Redis. The commands below that inspect or act work directly on Redis; they ne
 	}
 	add("run", t.startCommand(), t.demoCommand(), t.initCommand(), t.checkCommand(), t.configCommand(), t.scheduleCommand())
 	add("look", t.enqueueCommand(), t.jobCommand(), t.runCommand(), t.lockCommand(), t.workerCommand(), t.queueCommand(),
-		t.auditCommand(), t.doctorCommand(), t.healthCommand())
+		t.topCommand(), t.auditCommand(), t.doctorCommand(), t.healthCommand())
 	root.AddCommand(t.versionCommand())
 	root.AddCommand(topics()...)
 	root.InitDefaultHelpCmd()
