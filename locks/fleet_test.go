@@ -81,12 +81,13 @@ type ship struct {
 	command *exec.Cmd
 	input   io.Closer
 	read    sync.WaitGroup // its output, to the end
+	held    chan struct{}  // closed when it has held a lock
 }
 
 // launch starts a process with a journal that becomes part of j.
 func launch(t *testing.T, who int, url, namespace string, j *journal) *ship {
 	t.Helper()
-	s := &ship{who: who, command: exec.CommandContext(t.Context(), os.Args[0])}
+	s := &ship{who: who, command: exec.CommandContext(t.Context(), os.Args[0]), held: make(chan struct{})}
 	s.command.Env = append(os.Environ(), fleetURL+"="+url, fleetNamespace+"="+namespace, fleetWho+"="+strconv.Itoa(who))
 	s.command.Stderr = os.Stderr
 	in, err := s.command.StdinPipe()
@@ -108,7 +109,11 @@ func launch(t *testing.T, who int, url, namespace string, j *journal) *ship {
 			if err := json.Unmarshal(lines.Bytes(), &l); err != nil {
 				continue // half an entry: the process was killed
 			}
+			first := l.Claim != nil && len(known) == 0
 			j.adopt(l, known)
+			if first {
+				close(s.held)
+			}
 		}
 	})
 	return s
@@ -153,7 +158,8 @@ func (s *ship) stop(t *testing.T, j *journal, d time.Duration) {
 }
 
 // TestNoOverlapAmongProcesses has real processes take bundles like the goroutines of a storm, each
-// behind a bad network, while they are stopped, killed and started again.
+// behind a bad network, while they are stopped, killed and started again. Each of them holds a lock
+// before that: on a busy machine a process needs seconds to begin.
 func TestNoOverlapAmongProcesses(t *testing.T) {
 	t.Parallel()
 	server := redistest.New(t, redistest.Options{})
@@ -161,21 +167,36 @@ func TestNoOverlapAmongProcesses(t *testing.T) {
 	j := newJournal()
 	healthy := openClient(t, server.Client(t), locks.Options{Namespace: ns, Name: "healthy"})
 	declarePool(t, healthy)
+	var proxies [3]*redistest.Proxy
+	var ships [3]*ship
+	for i := range ships {
+		proxies[i] = server.Proxy(t)
+		ships[i] = launch(t, i, proxies[i].URL(), ns, j)
+	}
+	for _, s := range ships {
+		select {
+		case <-s.held:
+		case <-time.After(patient):
+			t.Fatalf("process %d has not held a lock after %s", s.who, patient)
+		}
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), span(6*time.Second))
 	defer cancel()
 	var running sync.WaitGroup
 	var kills, stops [3]int
 	seed := uint64(time.Now().UnixNano())
-	for i := range 3 {
-		p := server.Proxy(t)
+	for i, s := range ships {
+		p, who := proxies[i], i
 		weather := weather["all"]
 		weather.Repeat, weather.Resend = 0.02, 0
 		running.Go(func() { storm(ctx, p, rand.New(rand.NewPCG(seed, uint64(i))), weather, stormLease) })
 		random := rand.New(rand.NewPCG(seed, uint64(i+10)))
-		who := i
-		s := launch(t, who, p.URL(), ns, j)
 		running.Go(func() {
 			for {
+				select {
+				case <-ctx.Done():
+				case <-s.held:
+				}
 				select {
 				case <-ctx.Done():
 					s.land(t)
