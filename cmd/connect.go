@@ -15,6 +15,7 @@ import (
 	"lockstep/configs"
 	"lockstep/jobs"
 	"lockstep/locks"
+	"lockstep/locks/space"
 	"lockstep/scheduler/admin"
 	"lockstep/scheduler/ledger"
 	"lockstep/scheduler/queue"
@@ -144,6 +145,9 @@ func open(ctx context.Context, settings configs.Redis) (redis.UniversalClient, e
 	if errors.Is(err, redis.Nil) { // PING itself never returns it
 		return nil, exit(exitRedis, fmt.Errorf("the Sentinels of %s know no such master: check ?master= in redis.url", settings.SafeURL()))
 	}
+	if unready(err) {
+		return nil, lostRedis(settings, err)
+	}
 	if _, replied := errors.AsType[redis.Error](err); replied {
 		return nil, exit(exitRedis, fmt.Errorf("the Redis at %s refuses: %w; check user and password in redis.url or redis.password_file",
 			settings.SafeURL(), err))
@@ -155,14 +159,26 @@ func open(ctx context.Context, settings configs.Redis) (redis.UniversalClient, e
 // away gives an error of a lost connection the exit code for that.
 func (c *connection) away(err error) error { return lostRedis(c.settings.Redis, err) }
 
-// lostRedis gives a network error the exit code of an unreachable Redis.
+// lostRedis gives the exit code of an unreachable Redis to a network error and to the reply of a
+// server that is not ready.
 func lostRedis(settings configs.Redis, err error) error {
 	var network net.Error
 	var known *exitError
-	if errors.As(err, &known) || !errors.As(err, &network) && !errors.Is(err, io.EOF) {
+	switch {
+	case errors.As(err, &known):
 		return err
+	case unready(err):
+		return exit(exitRedis, fmt.Errorf("the Redis at %s is not ready: %w; try again", settings.SafeURL(), err))
+	case errors.As(err, &network) || errors.Is(err, io.EOF):
+		return exit(exitRedis, fmt.Errorf("lost connection to Redis at %s: %w", settings.SafeURL(), err))
 	}
-	return exit(exitRedis, fmt.Errorf("lost connection to Redis at %s: %w", settings.SafeURL(), err))
+	return err
+}
+
+// unready reports whether Redis replied that it cannot serve now and soon may, as while it loads
+// its data or fails over.
+func unready(err error) bool {
+	return space.CodeOf(err) != "" && space.Passing(err) && !space.Lasting(err)
 }
 
 // now returns the server's time, which dates all records.

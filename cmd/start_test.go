@@ -2,17 +2,24 @@ package cmd
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/configs"
 	"lockstep/locks/redistest"
+	"lockstep/locks/space"
 )
 
 // pageOf waits until a worker is ready and returns the address of its page.
@@ -164,6 +171,37 @@ func TestRedisLostDuringTheStartIsUnreachable(t *testing.T) {
 	_, stderr, code := runTool(t, toolEnv(t, "REDIS_URL="+proxy.URL(), "LOCKSTEP_CONFIG="+config, "LOCKSTEP_ADMIN__LISTEN=127.0.0.1:0"), "start")
 	if code != exitRedis || !strings.Contains(stderr, "lost connection to Redis at") {
 		t.Errorf("exit code %d: %q; want %d and the reason", code, stderr, exitRedis)
+	}
+}
+
+// A Redis that loads its data after a restart is unreachable, whichever request meets it.
+func TestLoadingRedisIsUnreachable(t *testing.T) {
+	t.Parallel()
+	server := redistest.New(t, redistest.Options{TCP: true, Config: []string{"enable-debug-command yes", "key-load-delay 2000", "loading-process-events-interval-bytes 1024"}})
+	rdb := server.Client(t)
+	if err := rdb.Do(t.Context(), "DEBUG", "POPULATE", 30_000).Err(); err != nil {
+		t.Fatal(err)
+	}
+	options := server.RedisOptions()
+	options.ReadTimeout, options.MaxRetries = -1, -1
+	reload := redis.NewClient(options)
+	var loading sync.WaitGroup
+	// It takes a minute, unless the server is killed before.
+	loading.Go(func() { _ = reload.Do(t.Context(), "DEBUG", "RELOAD").Err() })
+	t.Cleanup(func() {
+		server.Kill()
+		loading.Wait()
+		_ = reload.Close()
+	})
+	eventually(t, 10*time.Second, "it loads", func() bool { return space.CodeOf(rdb.Ping(t.Context()).Err()) == "LOADING" })
+	_, stderr, code := runTool(t, toolEnv(t, "REDIS_URL="+server.URL()), "job", "ls")
+	if code != exitRedis || !strings.Contains(stderr, "is not ready: LOADING") || strings.Contains(stderr, "password") {
+		t.Errorf("the first request: exit code %d: %q; want %d and the reason", code, stderr, exitRedis)
+	}
+	err := lostRedis(configs.Redis{URL: server.URL()}, fmt.Errorf("open lock client: %w", rdb.Ping(t.Context()).Err()))
+	known, ok := errors.AsType[*exitError](err)
+	if !ok || known.code != exitRedis || !strings.Contains(err.Error(), "is not ready: open lock client: LOADING") {
+		t.Errorf("a later request: got %v, want exit code %d and the reason", err, exitRedis)
 	}
 }
 
