@@ -102,6 +102,8 @@ func run(reg *jobs.Registry, args []string, parent *upward) int {
 	signals := make(chan os.Signal, 2)
 	// SIGHUP too: closing a terminal must not leave runs behind that look crashed. A worker's
 	// parent decides what SIGHUP means to it.
+	// They are never reset: a signal that arrives while this process exits must change neither its
+	// exit code nor the report of a worker to its parent.
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	var orders chan os.Signal
 	if parent != nil {
@@ -111,7 +113,6 @@ func run(reg *jobs.Registry, args []string, parent *upward) int {
 	var listening sync.WaitGroup
 	defer listening.Wait()
 	defer close(ended)
-	defer signal.Stop(signals)
 	listening.Go(func() { t.listen(signals, orders, cancel, ended) })
 
 	root := t.root()
