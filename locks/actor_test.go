@@ -1,6 +1,7 @@
 package locks_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math/rand/v2"
@@ -39,15 +40,16 @@ type actor struct {
 	journal *journal
 	rand    *rand.Rand
 
-	depth  int  // how deep requests are nested at most
-	limits bool // holds have limits
-	loses  bool // holds may be lost, and requests may get no reply
-	closes bool // the client may be closed meanwhile
-	deaf   bool // a fault: it keeps working when its context has ended
-	asks   bool // it asks Redis whether its holds are held there
-	calls  int  // the number of requests granted
-	dead   int  // the number of deadlocks found
-	deep   int  // the most holds it ever had on its stack
+	depth  int           // how deep requests are nested at most
+	limits bool          // holds have limits
+	loses  bool          // holds may be lost, and requests may get no reply
+	closes bool          // the client may be closed meanwhile
+	deaf   bool          // a fault: it keeps working when its context has ended
+	asks   bool          // it asks Redis whether its holds are held there
+	waits  time.Duration // how long its requests wait at most; 0 for hangs
+	calls  int           // the number of requests granted
+	dead   int           // the number of deadlocks found
+	deep   int           // the most holds it ever had on its stack
 }
 
 // having is one hold on an actor's stack.
@@ -115,7 +117,7 @@ func (a *actor) ask(ctx context.Context, items []locks.Item) (hold *locks.Hold, 
 	if a.limits && a.dice(8) {
 		asked = append(asked, locks.CrashDelay(50*time.Millisecond))
 	}
-	bounded, cancel := context.WithTimeoutCause(ctx, hangs, errHangs)
+	bounded, cancel := context.WithTimeoutCause(ctx, cmp.Or(a.waits, hangs), errHangs)
 	switch a.rand.IntN(6) {
 	case 0:
 		hold, err = a.client.TryAcquire(bounded, asked...)

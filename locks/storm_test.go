@@ -153,6 +153,7 @@ func TestStormFindsFaults(t *testing.T) {
 					a := &actor{
 						client: c, journal: j, rand: rand.New(rand.NewPCG(uint64(i), uint64(k))), depth: 2,
 						limits: fault.want == "keeps it for", loses: true, deaf: fault.old == "",
+						waits: time.Second, // a fault may also leave requests waiting for nothing
 					}
 					running.Go(func() { a.rounds(ctx) })
 				}
