@@ -58,11 +58,13 @@ func (a *asked) name() error {
 
 // acts registers the paths that change something. The package's doc lists them.
 func (s *Server) acts() {
-	const v1 = "/api/v1/"
+	const v1 = apiPath
 	r, o := s.o.Reader, s.o.Operator
 
-	s.act(v1+"jobs/{job}/pause", "pause job", changed("job", o.PauseJob, r.Job))
-	s.act(v1+"jobs/{job}/resume", "resume job", changed("job", o.ResumeJob, r.Job))
+	s.act(v1+"jobs/{job}/pause", "pause job", changed("job", o.PauseJob, r.Job)).
+		as("pauseJob", "Create no runs for the ticks of a job").takes(order{}, "reason").gives(http.StatusOK, admin.Job{})
+	s.act(v1+"jobs/{job}/resume", "resume job", changed("job", o.ResumeJob, r.Job)).
+		as("resumeJob", "Create runs for the ticks of a job").takes(order{}, "reason").gives(http.StatusOK, admin.Job{})
 	s.act(v1+"jobs/{job}/run", "run job", func(ctx context.Context, request *http.Request, body order, by admin.Actor) (int, any, error) {
 		if body.Job != "" || body.In != "" || body.At != nil {
 			return 0, nil, fmt.Errorf("%w: this path takes args, id and reason", errBody)
@@ -73,8 +75,11 @@ func (s *Server) acts() {
 		}
 		enqueued, err := o.RunNow(ctx, request.PathValue("job"), body.ID, body.Args, named, by)
 		return s.enqueued(ctx, enqueued, err)
-	})
-	s.act(v1+"enqueue", "enqueue", s.enqueue)
+	}).as("runJob", "Create a run by hand").takes(order{}, "args", "id", "reason").
+		gives(http.StatusCreated, admin.Run{}).gives(http.StatusOK, admin.Run{})
+	s.act(v1+"enqueue", "enqueue", s.enqueue).as("enqueue", "Create a run; with status 200, it already existed").
+		takes(order{}, "job", "args", "id", "in", "at").requires("job").
+		gives(http.StatusCreated, admin.Run{}).gives(http.StatusOK, admin.Run{})
 
 	retry := func(ctx context.Context, id jobs.RunID, by admin.Actor) (bool, error) {
 		return true, o.RetryRun(ctx, id, by)
@@ -83,9 +88,12 @@ func (s *Server) acts() {
 		run, _, err := r.Run(ctx, id)
 		return run, err
 	}
-	s.act(v1+"runs/{id}/cancel", "cancel run", changed("id", o.CancelRun, run))
-	s.act(v1+"runs/{id}/retry", "retry run", changed("id", retry, run))
-	s.act(v1+"workers/{id}/drain", "drain worker", changed("id", o.DrainWorker, r.Worker))
+	s.act(v1+"runs/{id}/cancel", "cancel run", changed("id", o.CancelRun, run)).
+		as("cancelRun", "Cancel a run").takes(order{}, "reason").gives(http.StatusOK, admin.Run{})
+	s.act(v1+"runs/{id}/retry", "retry run", changed("id", retry, run)).
+		as("retryRun", "Run a finished run again").takes(order{}, "reason").gives(http.StatusOK, admin.Run{})
+	s.act(v1+"workers/{id}/drain", "drain worker", changed("id", o.DrainWorker, r.Worker)).
+		as("drainWorker", "Let a worker finish its runs and take no more").takes(order{}, "reason").gives(http.StatusOK, admin.Worker{})
 	s.act(v1+"locks/{lock}/release", "release lock", func(ctx context.Context, request *http.Request, body order, by admin.Actor) (int, any, error) {
 		name := request.PathValue("lock")
 		if body.Token == 0 {
@@ -96,19 +104,25 @@ func (s *Server) acts() {
 		}
 		lock, err := r.Lock(ctx, name)
 		return http.StatusOK, lock, err
-	})
+	}).as("releaseLock", "Request a lock back from its holder, or take it").takes(order{}, "token", "reason", "force").requires("token", "reason").
+		gives(http.StatusOK, admin.Lock{})
 	queue := func(paused bool, do func(ctx context.Context, name string, by admin.Actor) (bool, error)) doer {
 		return func(ctx context.Context, request *http.Request, _ order, by admin.Actor) (int, any, error) {
 			name := request.PathValue("queue")
 			_, err := do(ctx, name, by)
-			return http.StatusOK, struct {
-				Queue  string `json:"queue"`
-				Paused bool   `json:"paused"`
-			}{name, paused}, err
+			return http.StatusOK, pausedQueue{name, paused}, err
 		}
 	}
-	s.act(v1+"queues/{queue}/pause", "pause queue", queue(true, o.PauseQueue))
-	s.act(v1+"queues/{queue}/resume", "resume queue", queue(false, o.ResumeQueue))
+	s.act(v1+"queues/{queue}/pause", "pause queue", queue(true, o.PauseQueue)).
+		as("pauseQueue", "Stop starting runs from a queue").takes(order{}, "reason").gives(http.StatusOK, pausedQueue{})
+	s.act(v1+"queues/{queue}/resume", "resume queue", queue(false, o.ResumeQueue)).
+		as("resumeQueue", "Start runs from a queue again").takes(order{}, "reason").gives(http.StatusOK, pausedQueue{})
+}
+
+// pausedQueue is the answer about a queue that was paused or resumed.
+type pausedQueue struct {
+	Queue  string `json:"queue"`
+	Paused bool   `json:"paused"`
 }
 
 // changed carries out an act on the object that a path names, and answers with the object.
@@ -170,9 +184,9 @@ type doer func(ctx context.Context, r *http.Request, body order, by admin.Actor)
 
 // act registers a path that changes something: POST, with a JSON object or nothing as the body.
 // Each request is logged as an action, done or refused.
-func (s *Server) act(pattern, action string, do doer) {
+func (s *Server) act(pattern, action string, do doer) *route {
 	counts := action == "enqueue" || action == "run job"
-	s.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+	act := s.register(http.MethodPost, pattern, func(w http.ResponseWriter, r *http.Request) {
 		told := line{who: asker(r), action: action, on: target(r)}
 		status, answer, err := s.do(w, r, do, &told)
 		if err == nil {
@@ -184,6 +198,8 @@ func (s *Server) act(pattern, action string, do doer) {
 			s.refuse(w, r, told, err)
 		}
 	})
+	act.hidden = s.o.Operator == nil
+	return act
 }
 
 // target returns the object that a path names.

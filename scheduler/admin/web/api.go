@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -22,9 +23,11 @@ const (
 	mostLimit    = 1000
 )
 
+const apiPath = "/api/v1/"
+
 // routes registers the paths of the API. The package's doc lists them.
 func (s *Server) routes() {
-	const v1 = "/api/v1/"
+	const v1 = apiPath
 	r := s.o.Reader
 
 	list(s, v1+"jobs", func(ctx context.Context, q question) (*part[admin.Job], error) {
@@ -33,19 +36,23 @@ func (s *Server) routes() {
 			all, err = admin.Noted(all, q.value("note"))
 		}
 		return cut(q, all, func(job *admin.Job) string { return job.Name }), err
-	}, "note")
-	list(s, v1+"jobs/{job}/ticks", s.ticks)
-	list(s, v1+"runs", s.runs, "job", "state")
-	listSnapshot(s, v1+"locks", (*admin.Snapshot).Locks, func(lock *admin.Lock) string { return lock.Name })
+	}, "note").as("listJobs", "Jobs, by name")
+	list(s, v1+"jobs/{job}/ticks", s.ticks).as("listTicks", "Ticks of a job and their outcomes")
+	list(s, v1+"runs", s.runs, "job", "state").as("listRuns", "Runs: the outstanding ones, then the finished ones")
+	listSnapshot(s, v1+"locks", (*admin.Snapshot).Locks, func(lock *admin.Lock) string { return lock.Name }).
+		as("listLocks", "Locks that are held or wanted, by name")
 	listSnapshot(s, v1+"waits", func(s *admin.Snapshot) []admin.Wait { return s.Waits },
-		func(wait *admin.Wait) string { return fmt.Sprintf("%020d", wait.Ticket) })
-	listSnapshot(s, v1+"workers", (*admin.Snapshot).Workers, func(w *admin.Worker) string { return string(w.ID) })
+		func(wait *admin.Wait) string { return fmt.Sprintf("%020d", wait.Ticket) }).
+		as("listWaits", "Requests that wait for locks, in the order of their tickets")
+	listSnapshot(s, v1+"workers", (*admin.Snapshot).Workers, func(w *admin.Worker) string { return string(w.ID) }).
+		as("listWorkers", "Workers, by ID")
 
 	s.configRoutes(v1)
 
 	one(s, v1+"whoami", func(ctx context.Context, _ question) (*WhoAmI, error) {
 		return &WhoAmI{admin.Text(signedIn(ctx)), s.o.SignIn.mode}, nil
-	})
+	}).as("whoAmI", "The user that sends the request")
+	s.handle(v1+"openapi.json", s.openAPI).gives(http.StatusOK, object{}).as("getOpenAPI", "This document")
 
 	list(s, v1+"audit", func(ctx context.Context, q question) (*part[admin.Act], error) {
 		before := q.cursor
@@ -54,17 +61,18 @@ func (s *Server) routes() {
 		})
 		q.cursor = "" // the acts already begin after it
 		return cut(q, acts, func(act *admin.Act) string { return act.ID }), err
-	})
+	}).as("listActs", "The audit: acts of people and programs, newest first")
 
-	one(s, v1+"jobs/{job}/explain", s.explain, "at", "run")
+	one(s, v1+"jobs/{job}/explain", s.explain, "at", "run").
+		as("explainJob", "Why the job did or did not run at an instant, or what became of a run")
 	one(s, v1+"jobs/{job}", func(ctx context.Context, q question) (*admin.Job, error) {
 		name := q.path("job")
 		return shared(ctx, s.read, "job "+name, func(ctx context.Context) (*admin.Job, error) { return r.Job(ctx, name) })
-	})
+	}).as("getJob", "One job")
 	one(s, v1+"runs/{id}", func(ctx context.Context, q question) (*admin.Run, error) {
 		found, err := s.find(ctx, q)
 		return found.run, err
-	})
+	}).as("getRun", "One run, and why it does not run")
 	one(s, v1+"locks/{lock}", func(ctx context.Context, q question) (*admin.Lock, error) {
 		snapshot, err := s.snapshot(ctx)
 		if err != nil {
@@ -72,14 +80,14 @@ func (s *Server) routes() {
 		}
 		name := q.path("lock")
 		return shared(ctx, s.read, "lock "+name, func(ctx context.Context) (*admin.Lock, error) { return snapshot.Lock(ctx, name) })
-	})
+	}).as("getLock", "One lock; a free one has no holders")
 	one(s, v1+"workers/{id}", func(ctx context.Context, q question) (*admin.Worker, error) {
 		snapshot, err := s.snapshot(ctx)
 		if err != nil {
 			return nil, err
 		}
 		return snapshot.Worker(locks.SessionID(q.path("id")))
-	})
+	}).as("getWorker", "One worker")
 	s.handle(v1+"runs/{id}/output", func(w http.ResponseWriter, r *http.Request) error {
 		q, err := ask(r)
 		if err != nil {
@@ -90,7 +98,20 @@ func (s *Server) routes() {
 			write(w, http.StatusOK, plainText, []byte(found.output))
 		}
 		return err
-	})
+	}).givesText(http.StatusOK, "text/plain").as("getOutput", "The tail of the output of a run's last attempt")
+}
+
+// openAPI answers with the document of the API.
+func (s *Server) openAPI(w http.ResponseWriter, r *http.Request) error {
+	if _, err := ask(r); err != nil {
+		return err
+	}
+	body, err := s.described()
+	if err != nil {
+		return errors.Join(errBroken, err)
+	}
+	write(w, http.StatusOK, "application/json", body)
+	return nil
 }
 
 func (s *Server) explain(ctx context.Context, q question) (*admin.Explanation, error) {
@@ -225,13 +246,13 @@ func cut[T any](q question, items []T, position func(*T) string) *part[T] {
 
 // list registers a path that answers with a part of a list. It takes limit, cursor, and the
 // parameters in known.
-func list[T any](s *Server, pattern string, read func(context.Context, question) (*part[T], error), known ...string) {
-	one(s, pattern, read, append(known, "limit", "cursor")...)
+func list[T any](s *Server, pattern string, read func(context.Context, question) (*part[T], error), known ...string) *route {
+	return one(s, pattern, read, append(known, "limit", "cursor")...)
 }
 
 // listSnapshot registers a path that answers with a part of a list in the snapshot.
-func listSnapshot[T any](s *Server, pattern string, items func(*admin.Snapshot) []T, position func(*T) string) {
-	list(s, pattern, func(ctx context.Context, q question) (*part[T], error) {
+func listSnapshot[T any](s *Server, pattern string, items func(*admin.Snapshot) []T, position func(*T) string) *route {
+	return list(s, pattern, func(ctx context.Context, q question) (*part[T], error) {
 		snapshot, err := s.snapshot(ctx)
 		if err != nil {
 			return nil, err
@@ -241,8 +262,8 @@ func listSnapshot[T any](s *Server, pattern string, items func(*admin.Snapshot) 
 }
 
 // one registers a path that answers with a single object. It takes the parameters in known.
-func one[T any](s *Server, pattern string, read func(context.Context, question) (*T, error), known ...string) {
-	s.handle(pattern, func(w http.ResponseWriter, r *http.Request) error {
+func one[T any](s *Server, pattern string, read func(context.Context, question) (*T, error), known ...string) *route {
+	return s.handle(pattern, func(w http.ResponseWriter, r *http.Request) error {
 		q, err := ask(r, known...)
 		if err != nil {
 			return err
@@ -252,7 +273,7 @@ func one[T any](s *Server, pattern string, read func(context.Context, question) 
 			return err
 		}
 		return writeJSON(w, http.StatusOK, it)
-	})
+	}).asks(known...).gives(http.StatusOK, new(T))
 }
 
 func writeJSON(w http.ResponseWriter, status int, value any) error {

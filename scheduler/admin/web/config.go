@@ -25,13 +25,15 @@ func (s *Server) configRoutes(v1 string) {
 			return nil, ErrNoConfig
 		}
 		return config, nil
-	})
-	s.mux.HandleFunc(reloadPath, func(w http.ResponseWriter, r *http.Request) {
+	}).as("getConfig", "The config of the worker that answers")
+	reload := s.register(http.MethodPost, reloadPath, func(w http.ResponseWriter, r *http.Request) {
 		told := line{who: asker(r), action: "reload config", on: s.o.Worker()}
 		if err := s.reload(w, r, told); err != nil {
 			s.refuse(w, r, told, err)
 		}
-	})
+	}).as("reloadConfig", "Load the config again; with status 422, the old one stays").takes(reloadOrder{}).
+		gives(http.StatusOK, admin.Config{}).gives(http.StatusUnprocessableEntity, admin.Config{})
+	reload.hidden = s.o.Reload == nil
 }
 
 // config returns a description of the config, or nil.
@@ -56,6 +58,11 @@ const (
 	reloadPatience = 2 * time.Minute
 )
 
+// reloadOrder is the body of a request to load the config again.
+type reloadOrder struct {
+	Worker string `json:"worker"` // the intended one; "" for any
+}
+
 // reload loads the config again and answers with the outcome: 200 when the new one is in use, 422
 // when it was refused and the old one stays. The body may name the intended worker; any other
 // worker answers 409.
@@ -70,9 +77,7 @@ func (s *Server) reload(w http.ResponseWriter, r *http.Request, told line) error
 	if s.isForeign(r) {
 		return errOrigin
 	}
-	var wanted struct {
-		Worker string `json:"worker"`
-	}
+	var wanted reloadOrder
 	if r.ContentLength != 0 {
 		decoder := json.NewDecoder(http.MaxBytesReader(w, r.Body, reloadLimit))
 		decoder.DisallowUnknownFields()

@@ -27,6 +27,7 @@
 //	                             was refused
 //	/api/v1/audit                the acts of people and programs, newest first
 //	/api/v1/whoami               the client's identity: {"user", "mode"}
+//	/api/v1/openapi.json         these paths, as OpenAPI 3.1: see below
 //
 // These answer GET and HEAD and change nothing. The following take POST:
 //
@@ -64,6 +65,19 @@
 // the read waits for it. An answer is kept for five times as long as its read took, up to half a
 // minute, so that an installation with very much to show does not spend its Redis on being looked
 // at. The page shows the first few of each kind and counts the rest.
+//
+// # The document of the API
+//
+// /api/v1/openapi.json is for generated clients and for checks of answers. It has the paths that
+// this server answers, their parameters, requests, answers and problems, and the security scheme of
+// admin.auth.mode. It is made at the first request, from the table in which each path is registered
+// and from the Go types of the answers, so it cannot lack a path or a field. Null and missing differ
+// in it as they do in the answers: a field that is always there may be null, one that may be missing
+// is not.
+//
+// This package makes the document itself. A framework that makes it, such as huma, has its own form
+// of handlers, and makes its own decisions about bodies, errors and schemas: all handlers would have
+// to be written again, and half of these decisions undone, for the same document.
 //
 // # When Redis cannot be read
 //

@@ -74,9 +74,12 @@ type Options struct {
 // Server answers requests for the API, the probes and the page. Run it by [Server.Serve], or use it
 // as any [http.Handler]. It has goroutines of its own only during [Server.Serve].
 type Server struct {
-	o    Options
-	mux  *http.ServeMux
-	read *share
+	o     Options
+	mux   *http.ServeMux
+	table []*route // of mux; complete before the first request
+	read  *share
+
+	described func() ([]byte, error) // makes the document of the API once
 
 	foreign *http.CrossOriginProtection // checks the requests that change something
 
@@ -104,6 +107,7 @@ func New(o Options) (*Server, error) {
 	}
 	o.Logger = cmp.Or(o.Logger, slog.Default())
 	s := &Server{o: o, mux: http.NewServeMux(), read: newShare(), lines: repeats.NewCounter[line](lineSpan, lineKinds), foreign: http.NewCrossOriginProtection(), told: rate.Sometimes{Interval: time.Second}}
+	s.described = sync.OnceValues(s.document)
 	s.handle("/{$}", s.page)
 	s.handle("/static/{file}", s.static)
 	s.handle("/livez", s.live)
@@ -175,10 +179,9 @@ func (s *Server) admit(r *http.Request) (string, error) {
 }
 
 // handle registers the handler of a path. An error of answer becomes a problem, so answer must not
-// have written anything then. A method in the pattern would make the mux itself answer other
-// methods, in plain text.
-func (s *Server) handle(pattern string, answer func(http.ResponseWriter, *http.Request) error) {
-	s.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+// have written anything then.
+func (s *Server) handle(pattern string, answer func(http.ResponseWriter, *http.Request) error) *route {
+	return s.register(http.MethodGet, pattern, func(w http.ResponseWriter, r *http.Request) {
 		var err error
 		if pattern != "/" && r.Method != http.MethodGet && r.Method != http.MethodHead {
 			w.Header().Set("Allow", "GET, HEAD")
@@ -245,8 +248,16 @@ func (s *Server) problem(w http.ResponseWriter, r *http.Request, err error) int 
 	return status
 }
 
-// writeProblem answers with a problem as defined by RFC 9457, or with a small page where a browser
-// asks for one.
+// problem is the body of an answer with an error, as defined by RFC 9457.
+type problem struct {
+	Type     string `json:"type"`
+	Title    string `json:"title"`
+	Status   int    `json:"status"`
+	Detail   string `json:"detail"`
+	Instance string `json:"instance"`
+}
+
+// writeProblem answers with a problem, or with a small page where a browser asks for one.
 func writeProblem(w http.ResponseWriter, r *http.Request, status int, detail string) {
 	if wantsPage(r) {
 		var body bytes.Buffer
@@ -256,13 +267,7 @@ func writeProblem(w http.ResponseWriter, r *http.Request, status int, detail str
 		write(w, status, "text/html; charset=utf-8", body.Bytes())
 		return
 	}
-	body, err := json.Marshal(struct {
-		Type     string `json:"type"`
-		Title    string `json:"title"`
-		Status   int    `json:"status"`
-		Detail   string `json:"detail"`
-		Instance string `json:"instance"`
-	}{"about:blank", http.StatusText(status), status, detail, r.URL.EscapedPath()})
+	body, err := json.Marshal(problem{"about:blank", http.StatusText(status), status, detail, r.URL.EscapedPath()})
 	if err != nil {
 		panic("web: a problem is plain data: " + err.Error())
 	}
