@@ -52,6 +52,8 @@ func (s *Server) routes() {
 	one(s, v1+"whoami", func(ctx context.Context, _ question) (*WhoAmI, error) {
 		return &WhoAmI{admin.Text(signedIn(ctx)), s.o.SignIn.mode}, nil
 	}).as("whoAmI", "The user that sends the request")
+	s.handle(v1+"events", s.events).givesText(http.StatusOK, "text/event-stream").
+		as("followEvents", "Server-sent events: run, overview, problem; Last-Event-ID resumes")
 	s.handle(v1+"openapi.json", s.openAPI).gives(http.StatusOK, object{}).as("getOpenAPI", "This document")
 
 	list(s, v1+"audit", func(ctx context.Context, q question) (*part[admin.Act], error) {

@@ -30,6 +30,7 @@ const (
 	connIdle    connStage = iota // its request is answered; it is kept for another one
 	connNew                      // nothing has arrived
 	connReading                  // part of a request has arrived, or its handler has returned
+	connQuiet                    // its reply is a stream that has sent all there is
 	connWriting                  // its reply is being sent
 	connWorking                  // its request is complete, its reply is being made
 )
@@ -38,9 +39,10 @@ const (
 // opens connections must not be able to take its memory.
 //
 // When a connection arrives at the limit, the least needed one makes room: an idle one, then one
-// that has sent nothing, then one that is slow to send its request, each the oldest first. So slow
-// clients keep no other client out. When all connections are at work, a few more are accepted for
-// probes, which must be answered for as long as the process lives; other requests get 503 on them.
+// that has sent nothing, then one that is slow to send its request, then a stream of events, which
+// its client opens again, each the oldest first. So slow clients keep no other client out. When all
+// connections are at work, a few more are accepted for probes, which must be answered for as long
+// as the process lives; other requests get 503 on them.
 type connLimit struct {
 	most, probes int
 

@@ -27,6 +27,7 @@
 //	                             was refused
 //	/api/v1/audit                the acts of people and programs, newest first
 //	/api/v1/whoami               the client's identity: {"user", "mode"}
+//	/api/v1/events               what changes, as server-sent events: see below
 //	/api/v1/openapi.json         these paths, as OpenAPI 3.1: see below
 //
 // These answer GET and HEAD and change nothing. The following take POST:
@@ -66,18 +67,55 @@
 // minute, so that an installation with very much to show does not spend its Redis on being looked
 // at. The page shows the first few of each kind and counts the rest.
 //
+// # Events
+//
+// /api/v1/events is a stream of server-sent events (text/event-stream) for pages and scripts that
+// follow what happens:
+//
+//	$ curl -N http://127.0.0.1:9620/api/v1/events
+//	: lockstep
+//	retry: 2000
+//
+//	event: run
+//	data: {"id":"settle-bills#01K9B7ZK3M5W","job":"settle-bills","state":"running","was":"waiting"}
+//
+//	id: 3f9k2mqa-17
+//	event: overview
+//	data: {"revision":17,"at":"2026-11-23T20:05:01.000Z","sections":["locks","runs"],"more_runs":0}
+//
+// An event overview names the sections that have changed: workers, locks (holds), waits, jobs,
+// runs, config (of the worker that serves), audit. Fields that change with time alone, such as
+// held_seconds, are in no section. The first overview of a stream names all sections. A stream that
+// a client opens again, with Last-Event-ID, begins with what has changed since then, or with all
+// sections if that is not known any more.
+//
+// The events run before an overview are the runs that have changed their state. "was" is null for a
+// run that was not seen before. The events are for watching, not for accounting: one that lasts
+// less than a second may be missed, and so may some of very many at once, which more_runs counts.
+// The lists of runs and the ledger behind them miss nothing.
+//
+// An event problem, {"status", "title", "detail"}, reports that Redis cannot be read. The next
+// overview, possibly without sections, reports that it can be read.
+//
+// A stream adds at most one revision a second. It asks as any client does, so 100 streams cost
+// Redis no more than one, and without a stream nothing is read. A comment follows at the latest 15
+// seconds after the last event. A stream ends when the server stops, when its user may not sign in
+// any more (checked every 15 seconds), and when its client takes more than 10 seconds to read what
+// was sent. A server takes 128 streams; one more gets 503. A browser opens only six connections to
+// a server of HTTP/1.1, so a page should close its stream while it is hidden.
+//
 // # The document of the API
 //
 // /api/v1/openapi.json is for generated clients and for checks of answers. It has the paths that
 // this server answers, their parameters, requests, answers and problems, and the security scheme of
 // admin.auth.mode. It is made at the first request, from the table in which each path is registered
-// and from the Go types of the answers, so it cannot lack a path or a field. Null and missing differ
-// in it as they do in the answers: a field that is always there may be null, one that may be missing
-// is not.
+// and from the Go types of the answers, so it cannot lack a path or a field. Null and missing
+// differ in it as they do in the answers: a field that is always there may be null, one that may be
+// missing is not.
 //
 // This package makes the document itself. A framework that makes it, such as huma, has its own form
-// of handlers, and makes its own decisions about bodies, errors and schemas: all handlers would have
-// to be written again, and half of these decisions undone, for the same document.
+// of handlers, and makes its own decisions about bodies, errors and schemas: all handlers would
+// have to be written again, and half of these decisions undone, for the same document.
 //
 // # When Redis cannot be read
 //
@@ -140,10 +178,11 @@
 // The jobs run in the process that serves, so the memory that clients can take is bounded. [Serve]
 // takes 384 connections at a time. One more closes the least needed one: the oldest that is idle,
 // else the oldest that has sent nothing, else the oldest that is sending its request, else the
-// oldest that is slow to read its reply. When all are at work, 32 more are accepted for probes;
-// other requests get 503 with Retry-After on them. A header may take 5 seconds and 64 KiB, a whole
-// request 10 seconds, a body 1 MiB; of bodies above 16 KiB, 32 are read at a time, and one that
-// takes more than a second makes room for another.
+// stream of events that has been quiet for longest, else the oldest that is slow to read its reply.
+// When all are at work, 32 more are accepted for probes; other requests get 503 with Retry-After on
+// them. A header may take 5 seconds and 64 KiB, a whole request 10 seconds, a body 1 MiB; of bodies
+// above 16 KiB, 32 are read at a time, and one that takes more than a second makes room for
+// another.
 //
 // The command line works on Redis and signs in nowhere. Only one request goes to a worker, to load
 // its config again, and it carries a ticket: a random text that each worker makes at its start and

@@ -93,8 +93,10 @@ func serveLimited(ctx context.Context, listener net.Listener, handler http.Handl
 		WriteTimeout:   30 * time.Second,
 		IdleTimeout:    time.Minute,
 		MaxHeaderBytes: 64 << 10,
-		// A request that is in progress when ctx ends is still answered.
-		BaseContext: func(net.Listener) context.Context { return context.WithoutCancel(ctx) },
+		// A request that is in progress when ctx ends is still answered. Streams end.
+		BaseContext: func(net.Listener) context.Context {
+			return context.WithValue(context.WithoutCancel(ctx), shutdownKey{}, ctx.Done())
+		},
 	}
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(boundListener{listener, limit}) }()
@@ -112,4 +114,15 @@ func serveLimited(ctx context.Context, listener net.Listener, handler http.Handl
 		return fmt.Errorf("serve the admin page: %w", err)
 	}
 	return nil
+}
+
+// shutdownKey is the key of a channel, in the contexts of requests, that is closed when the server
+// shuts down.
+type shutdownKey struct{}
+
+// shutdown returns a channel that is closed when the server of a request shuts down: it must not
+// wait for a stream, which has no end of its own.
+func shutdown(ctx context.Context) <-chan struct{} {
+	done, _ := ctx.Value(shutdownKey{}).(<-chan struct{})
+	return done
 }

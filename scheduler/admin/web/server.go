@@ -78,6 +78,7 @@ type Server struct {
 	mux   *http.ServeMux
 	table []*route // of mux; complete before the first request
 	read  *share
+	feed  *feed
 
 	described func() ([]byte, error) // makes the document of the API once
 
@@ -106,7 +107,7 @@ func New(o Options) (*Server, error) {
 		o.Worker = func() string { return "" }
 	}
 	o.Logger = cmp.Or(o.Logger, slog.Default())
-	s := &Server{o: o, mux: http.NewServeMux(), read: newShare(), lines: repeats.NewCounter[line](lineSpan, lineKinds), foreign: http.NewCrossOriginProtection(), told: rate.Sometimes{Interval: time.Second}}
+	s := &Server{o: o, mux: http.NewServeMux(), read: newShare(), feed: newFeed(), lines: repeats.NewCounter[line](lineSpan, lineKinds), foreign: http.NewCrossOriginProtection(), told: rate.Sometimes{Interval: time.Second}}
 	s.described = sync.OnceValues(s.document)
 	s.handle("/{$}", s.page)
 	s.handle("/static/{file}", s.static)
@@ -216,6 +217,8 @@ func (s *Server) problem(w http.ResponseWriter, r *http.Request, err error) int 
 	case errors.Is(err, errSignIn):
 		status = http.StatusUnauthorized
 		w.Header().Set("WWW-Authenticate", s.o.SignIn.challenge)
+	case errors.Is(err, errStreams):
+		w.Header().Set("Retry-After", "10")
 	case errors.Is(err, errUnchecked):
 		w.Header().Set("Retry-After", "1")
 	case errors.Is(err, errOrigin), errors.Is(err, errClosed), errors.Is(err, errHost), errors.Is(err, errForwarded):
