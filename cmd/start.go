@@ -11,6 +11,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/lmittmann/tint"
@@ -187,14 +188,14 @@ func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry,
 		log.WarnContext(ctx, "could not push a delivery, the sweep will repeat it", "error", err)
 	})
 	server, err := web.New(web.Options{
-		Reader: conn.reader, Operator: operator, SignIn: signIn, Hosts: settings.Admin.Hosts, Pass: options.Pass, Unready: w.Unready, Worker: func() string { return string(w.ID()) }, Logger: log,
+		Reader: conn.reader, Operator: operator, SignIn: signIn, BasePath: settings.Admin.BasePath, Hosts: settings.Admin.Hosts, Pass: options.Pass, Unready: w.Unready, Worker: func() string { return string(w.ID()) }, Logger: log,
 		Config: reloads.status.Load, Reload: func(ctx context.Context) error { return reloads.reload(ctx, "a request") },
 		Metrics: metrics,
 	})
 	if err != nil {
 		return err
 	}
-	if url := "http://" + listener.Addr().String(); signIn.Closed() {
+	if url := "http://" + listener.Addr().String() + strings.TrimSuffix(settings.Admin.BasePath, "/"); signIn.Closed() {
 		log.WarnContext(ctx, "only /livez, /readyz and /metrics are served: other hosts can reach this address, and admin.auth.mode is none", "url", url)
 	} else {
 		log.InfoContext(ctx, "admin page is served", "url", url, "auth", signIn.Mode())

@@ -29,6 +29,7 @@ var checks = map[string]func(s string) *fault{
 	"user":        checkUser,
 	"network":     checkNetwork,
 	"host":        checkHost,
+	"base-path":   checkBasePath,
 	"timezone":    checkTimezone,
 	"handler":     checkHandler,
 	"http-url":    checkHTTPURL,
@@ -374,6 +375,33 @@ func checkHost(s string) *fault {
 		f.reason, f.hint = "it has a wildcard", "list each name"
 	default:
 		f.reason = "it is not a host name"
+	}
+	return f
+}
+
+// basePathShape matches / and paths that need no escaping in a URL.
+var basePathShape = pattern(`^(/|(/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)+)$`)
+
+// ownPaths are the first parts of the paths of the server itself.
+var ownPaths = []string{"api", "livez", "metrics", "readyz", "static"}
+
+// checkBasePath accepts a path without a slash at its end. It refuses one with which paths of the
+// server itself begin: the server could not know whether a proxy has removed it from a request.
+func checkBasePath(s string) *fault {
+	f := &fault{code: CodeURL, kind: "path", want: "a path such as /lockstep"}
+	first, _, _ := strings.Cut(strings.TrimPrefix(s, "/"), "/")
+	likely := "/" + strings.Trim(s, "/")
+	switch {
+	case slices.Contains(ownPaths, first):
+		f.reason, f.hint = fmt.Sprintf("the server has paths that begin with /%s", first), didYouMean("/lockstep"+likely)
+	case basePathShape().MatchString(s) && len(s) <= 200:
+		return nil
+	case strings.Contains(s, "://"):
+		f.reason, f.hint = "it is a URL", "write its path alone"
+	case basePathShape().MatchString(likely) && len(likely) <= 200:
+		f.reason, f.hint = "it must begin with a slash, and not end with one", didYouMean(likely)
+	default:
+		f.reason = "it is not a path of letters, digits, -, ., _ and ~, of up to 200 bytes"
 	}
 	return f
 }

@@ -185,6 +185,11 @@ type Admin struct {
 	// ListenSet means that Listen was set explicitly. It is not a key.
 	ListenSet bool
 
+	// The path under which a reverse proxy shows the pages and the API, such as /lockstep. All links
+	// begin with it. The proxy may remove it from the requests that it passes on, or keep it. The
+	// worker also serves everything without it, so probes and the command line need not know it.
+	BasePath string `yaml:"base_path" check:"base-path" default:"/" example:"/lockstep"`
+
 	// Names that browsers and scripts use for the API and the pages, without a port. IP addresses
 	// and localhost need not be listed. In modes none and proxy, requests for other names are
 	// refused, so that a web page cannot point a name of its own here and read the replies. In

@@ -168,6 +168,7 @@ var shapes = map[string]string{
 	"address":     `^(localhost|[0-9.]*|\[[0-9A-Fa-f:.]+(%[^\]]+)?\]):[0-9]+$`,
 	"user":        `^[^:\s]([^:]*[^:\s])?$`,
 	"host":        hostShape().String(),
+	"base-path":   basePathShape().String(),
 	"network":     `^[0-9A-Fa-f:.]+(/[0-9]+)?$`,
 	"http-url":    `^https?://[^/]`,
 	"header":      headerName().String(),

@@ -73,7 +73,7 @@ func TestEmptyConfigHasTheDefaults(t *testing.T) {
 			"SHELL", "LANG", "LANGUAGE", "LC_*", "TZ", "TMPDIR", "HOSTNAME", "SSL_CERT_FILE", "SSL_CERT_DIR"}},
 		Limits: Limits{Args: "128KiB", History: "2GiB"},
 		Locks:  Locks{Lease: 15 * time.Second, ReserveAfter: time.Second, Grace: "auto"},
-		Admin: Admin{Listen: "127.0.0.1:9620",
+		Admin: Admin{Listen: "127.0.0.1:9620", BasePath: "/",
 			Auth: Auth{Mode: "none", User: "admin", Header: "X-Forwarded-User", Proxies: []string{"127.0.0.0/8", "::1/128"}}},
 		Log: Log{Level: "info", Format: "auto"},
 	}

@@ -86,6 +86,7 @@ func TestEverySettingCanComeFromEachLayer(t *testing.T) {
 		"worker.name": "web-1", "worker.concurrency": "3", "worker.drain_timeout": "7s", "worker.queues": "a.b=2,c=1", "worker.env": "PATH, LC_*",
 		"limits.args": "64KiB", "limits.history": "512MiB", "locks.lease": "9s", "locks.reserve_after": "2s", "locks.grace": "30s", "admin.listen": "0.0.0.0:80",
 		"admin.hosts":     "lockstep.example.org, lockstep",
+		"admin.base_path": "/lockstep",
 		"admin.auth.mode": "none", "admin.auth.user": "ops", "admin.auth.password_file": "/a", "admin.auth.users_file": "/b", "admin.auth.token_file": "/c",
 		"admin.auth.header": "Remote-User", "admin.auth.proxies": "10.0.0.0/8, ::2",
 		"log.level": "debug", "log.format": "json",
@@ -96,7 +97,7 @@ func TestEverySettingCanComeFromEachLayer(t *testing.T) {
 		Worker: Worker{Name: "web-1", Concurrency: 3, DrainTimeout: 7 * time.Second, Queues: map[string]int{"a.b": 2, "c": 1}, Env: []string{"PATH", "LC_*"}},
 		Limits: Limits{Args: "64KiB", History: "512MiB"},
 		Locks:  Locks{Lease: 9 * time.Second, ReserveAfter: 2 * time.Second, Grace: "30s"},
-		Admin: Admin{Listen: "0.0.0.0:80", ListenSet: true, Hosts: []string{"lockstep.example.org", "lockstep"}, Auth: Auth{Mode: "none", User: "ops", PasswordFile: "/a", UsersFile: "/b", TokenFile: "/c",
+		Admin: Admin{Listen: "0.0.0.0:80", ListenSet: true, BasePath: "/lockstep", Hosts: []string{"lockstep.example.org", "lockstep"}, Auth: Auth{Mode: "none", User: "ops", PasswordFile: "/a", UsersFile: "/b", TokenFile: "/c",
 			Header: "Remote-User", Proxies: []string{"10.0.0.0/8", "::2"}}},
 		Log: Log{Level: "debug", Format: "json"},
 	}

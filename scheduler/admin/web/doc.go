@@ -47,6 +47,11 @@
 // The body may be omitted where no field of it is needed. The reply is the changed object. A
 // request that a page of another origin sends is refused (403).
 //
+// admin.base_path is the path under which a reverse proxy shows the server, and all links begin
+// with it. The proxy may keep it in the requests that it passes on, or remove it: every path above
+// is served with and without it, the probes too. When all connections are at work (see Connections
+// below), only probes without it are answered.
+//
 // An id in a path is escaped: "#" is %23, "/" is %2F. A list is {"items": [...], "next_cursor":
 // null} and takes ?limit=, 1 to 1,000, by default 100; to get the next page, send next_cursor as
 // ?cursor=. Package admin describes the order of runs and ticks: a list ends where next_cursor is

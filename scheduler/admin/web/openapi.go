@@ -65,6 +65,9 @@ func (s *Server) document() ([]byte, error) {
 		"openapi": "3.1.0", "info": object{"title": "lockstep", "version": "v1", "description": about}, "paths": paths,
 		"components": components, "security": []object{},
 	}
+	if base := s.base(); base != "" {
+		document["servers"] = []object{{"url": base}}
+	}
 	if scheme := schemes[s.o.SignIn.mode]; scheme != "" {
 		name := string(s.o.SignIn.mode)
 		components["securitySchemes"] = object{name: object{"type": "http", "scheme": scheme}}

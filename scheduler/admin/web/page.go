@@ -28,6 +28,7 @@ var files embed.FS
 // none.
 var pageTemplate = sync.OnceValue(func() *template.Template {
 	return template.Must(template.New("page.html").Funcs(template.FuncMap{
+		"base":    func() string { return "" }, // each server has its own
 		"ago":     func(t admin.Instant, now time.Time) moment { return relative(t.Time, now) },
 		"tick":    func(t admin.TickTime, now time.Time) moment { return relative(t.Time, now) },
 		"exactly": func(t time.Time) moment { return relative(t, t) },
@@ -80,7 +81,7 @@ func (s *Server) page(w http.ResponseWriter, r *http.Request) error {
 	}
 	v.Seen = seen
 	var body bytes.Buffer
-	if err := pageTemplate().Execute(&body, v); err != nil {
+	if err := s.templates().Execute(&body, v); err != nil {
 		return errors.Join(errBroken, err)
 	}
 	write(w, status, "text/html; charset=utf-8", body.Bytes())

@@ -10,6 +10,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"path"
 	"strconv"
 	"strings"
 	"sync"
@@ -39,6 +40,10 @@ type Options struct {
 	// SignIn decides which clients have access. Default: all, for a server that only this machine
 	// reaches.
 	SignIn *SignIn
+
+	// BasePath is the path under which a reverse proxy shows the server, such as /lockstep: see
+	// admin.base_path. Default: /.
+	BasePath string
 
 	// Hosts are names, in lower case and without a port, under which clients reach the server: see
 	// admin.hosts. Addresses and localhost need not be listed. Default: none.
@@ -82,6 +87,8 @@ type Server struct {
 
 	described func() ([]byte, error) // makes the document of the API once
 
+	templates func() *template.Template // with links that begin with the base path
+
 	foreign *http.CrossOriginProtection // checks the requests that change something
 
 	told  rate.Sometimes         // limits logging of Redis' refusals
@@ -107,8 +114,12 @@ func New(o Options) (*Server, error) {
 		o.Worker = func() string { return "" }
 	}
 	o.Logger = cmp.Or(o.Logger, slog.Default())
+	o.BasePath = strings.TrimSuffix(o.BasePath, "/")
 	s := &Server{o: o, mux: http.NewServeMux(), read: newShare(), feed: newFeed(), lines: repeats.NewCounter[line](lineSpan, lineKinds), foreign: http.NewCrossOriginProtection(), told: rate.Sometimes{Interval: time.Second}}
 	s.described = sync.OnceValues(s.document)
+	s.templates = sync.OnceValue(func() *template.Template {
+		return template.Must(pageTemplate().Clone()).Funcs(template.FuncMap{"base": s.base})
+	})
 	s.handle("/{$}", s.page)
 	s.handle("/static/{file}", s.static)
 	s.handle("/livez", s.live)
@@ -133,12 +144,37 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 	h.Set("Cross-Origin-Opener-Policy", "same-origin")
 	h.Set("Cache-Control", "no-store")
+	r = s.relative(r)
 	user, err := s.admit(r)
 	if err != nil {
 		s.refuse(w, r, line{who: asker(r), action: "request", on: r.URL.Path}, err)
 		return
 	}
+	if escaped := r.URL.EscapedPath(); s.base() != "" && escaped != path.Clean(escaped) {
+		s.problem(w, r, errNoPath) // the mux would redirect it to a path without the base path
+		return
+	}
 	s.mux.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), userKey{}, user)))
+}
+
+// base returns the beginning of all links to this server: its base path, or "".
+func (s *Server) base() string { return s.o.BasePath }
+
+// relative returns a request with its path below the base path. A path without the base path stays:
+// a proxy may have removed it, and clients that reach the server directly need not know it.
+func (s *Server) relative(r *http.Request) *http.Request {
+	base := s.base()
+	if base == "" || r.URL.Path != base && !strings.HasPrefix(r.URL.Path, base+"/") {
+		return r
+	}
+	below := *r.URL
+	below.Path, below.RawPath = cmp.Or(r.URL.Path[len(base):], "/"), ""
+	if escaped, ok := strings.CutPrefix(r.URL.RawPath, base+"/"); ok {
+		below.RawPath = "/" + escaped
+	}
+	copied := r.WithContext(r.Context())
+	copied.URL = &below
+	return copied
 }
 
 // userKey is the key of the signed-in user's name in the context of a request.
@@ -283,7 +319,7 @@ func wantsPage(r *http.Request) bool {
 	return strings.Contains(r.Header.Get("Accept"), "text/html") && !strings.HasPrefix(r.URL.Path, "/api/")
 }
 
-// problemTemplate needs no style sheet: a client without access cannot fetch one.
+// problemTemplate needs no style sheet and no links: a client without access cannot fetch them.
 var problemTemplate = sync.OnceValue(func() *template.Template {
 	return template.Must(template.New("problem").Parse(`<!doctype html>
 <html lang="en">
@@ -293,7 +329,6 @@ var problemTemplate = sync.OnceValue(func() *template.Template {
 <main>
 <h1>{{.Title}}</h1>
 <p role="alert">{{.Detail}}</p>
-<p><a href="/">Overview</a></p>
 </main>
 </body>
 </html>

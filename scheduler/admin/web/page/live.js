@@ -27,7 +27,7 @@
     clearTimeout(timer);
     if (live && !document.hidden) {
       try {
-        const answer = await fetch("/", { cache: "no-store", signal: AbortSignal.timeout(15000) });
+        const answer = await fetch(location.pathname + location.search, { cache: "no-store", signal: AbortSignal.timeout(15000) });
         const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
         const main = fresh.getElementById("main");
         if (!main) throw new Error("this is not the page");
