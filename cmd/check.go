@@ -56,7 +56,7 @@ Exits with 3 if there are errors; warnings alone exit with 0, unless --strict tu
 			return err
 		default:
 			problems = config.Warnings
-			problems.List = slices.Concat(problems.List, weakHashes(config))
+			problems.List = slices.Concat(problems.List, doubtfulUsers(config))
 		}
 		if strict {
 			problems = problems.Strict()
@@ -80,17 +80,26 @@ Exits with 3 if there are errors; warnings alone exit with 0, unless --strict tu
 	return cmd
 }
 
-// weakHashes warns of hashes in admin.auth.users_file that are cheap to brute-force. It ignores a
-// file that this host does not have: the file may belong to another host.
-func weakHashes(config *configs.Config) []configs.Problem {
+// doubtfulUsers warns of hashes in admin.auth.users_file that are cheap to brute-force, and of
+// users without a role. It ignores a file that this host does not have: the file may belong to
+// another host.
+func doubtfulUsers(config *configs.Config) []configs.Problem {
 	signIn, err := newSignIn(config.Settings.Admin, slog.New(slog.DiscardHandler))
-	if err != nil || signIn.Warning() == "" {
+	if err != nil {
 		return nil
 	}
-	return []configs.Problem{{
-		Origin: config.Origins["admin.auth.users_file"], Severity: configs.SeverityWarning, Code: configs.CodeWeakHash,
-		Message: signIn.Warning(),
-	}}
+	var problems []configs.Problem
+	add := func(code, warning string) {
+		if warning != "" {
+			problems = append(problems, configs.Problem{
+				Origin: config.Origins["admin.auth.users_file"], Severity: configs.SeverityWarning, Code: code, Message: warning,
+			})
+		}
+	}
+	weak, unroled := signIn.Warnings()
+	add(configs.CodeWeakHash, weak)
+	add(configs.CodeNoRole, unroled)
+	return problems
 }
 
 // checkReport is the output of check.

@@ -213,11 +213,15 @@ func (d *doctor) config(cmd *cobra.Command) *configs.Config {
 		d.say(levelOK, "config", "", "%s in %s", many(len(config.Jobs), "job"), many(config.Warnings.Files, "file"))
 	}
 	signIn, err := newSignIn(config.Settings.Admin, slog.New(slog.DiscardHandler))
-	switch {
-	case err != nil: // the file may belong to another host
+	if err != nil { // the file may belong to another host
 		d.say(levelWarning, "config", "", "a worker would not start on this host: %v", err)
-	case signIn.Warning() != "":
-		d.say(levelWarning, "config", "", "%s", signIn.Warning())
+		return config
+	}
+	weak, unroled := signIn.Warnings()
+	for _, warning := range []string{weak, unroled} {
+		if warning != "" {
+			d.say(levelWarning, "config", "", "%s", warning)
+		}
 	}
 	return config
 }

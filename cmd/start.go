@@ -124,8 +124,12 @@ func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry,
 	if err != nil {
 		return exit(exitConfig, err)
 	}
-	if warning := signIn.Warning(); warning != "" {
-		log.WarnContext(ctx, "a sign-in is weak", "because", warning)
+	weak, unroled := signIn.Warnings()
+	if weak != "" {
+		log.WarnContext(ctx, "a sign-in is weak", "because", weak)
+	}
+	if unroled != "" {
+		log.WarnContext(ctx, "users have no role", "because", unroled)
 	}
 	background := context.WithoutCancel(ctx) // for what must stay until the worker has drained
 	if settings.Redis.URL == configs.Embedded {
@@ -188,7 +192,7 @@ func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry,
 		log.WarnContext(ctx, "could not push a delivery, the sweep will repeat it", "error", err)
 	})
 	server, err := web.New(web.Options{
-		Reader: conn.reader, Operator: operator, SignIn: signIn, BasePath: settings.Admin.BasePath, Hosts: settings.Admin.Hosts, Pass: options.Pass, Unready: w.Unready, Worker: func() string { return string(w.ID()) }, Logger: log,
+		Reader: conn.reader, Operator: operator, SignIn: signIn, BasePath: settings.Admin.BasePath, ReadOnly: settings.Admin.ReadOnly, Hosts: settings.Admin.Hosts, Pass: options.Pass, Unready: w.Unready, Worker: func() string { return string(w.ID()) }, Logger: log,
 		Config: reloads.status.Load, Reload: func(ctx context.Context) error { return reloads.reload(ctx, "a request") },
 		Metrics: metrics,
 	})
@@ -307,7 +311,8 @@ func newSignIn(settings configs.Admin, log *slog.Logger) (*web.SignIn, error) {
 	auth := settings.Auth
 	return web.NewSignIn(web.Auth{
 		Mode: web.AuthMode(auth.Mode), User: auth.User, PasswordFile: auth.PasswordFile, UsersFile: auth.UsersFile,
-		TokenFile: auth.TokenFile, Header: auth.Header, Proxies: auth.Networks(),
+		TokenFile: auth.TokenFile, OperatorTokenFile: auth.OperatorTokenFile, ViewerTokenFile: auth.ViewerTokenFile,
+		Header: auth.Header, Proxies: auth.Networks(), GroupsHeader: auth.GroupsHeader, Viewers: auth.Viewers, Operators: auth.Operators, Admins: auth.Admins,
 	}, settings.Listen, log)
 }
 

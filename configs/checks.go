@@ -30,6 +30,7 @@ var checks = map[string]func(s string) *fault{
 	"network":     checkNetwork,
 	"host":        checkHost,
 	"base-path":   checkBasePath,
+	"group":       shaped(groupShape, fault{code: CodeName, kind: "group", want: "a name without commas, | and blanks around it"}),
 	"timezone":    checkTimezone,
 	"handler":     checkHandler,
 	"http-url":    checkHTTPURL,
@@ -405,6 +406,9 @@ func checkBasePath(s string) *fault {
 	}
 	return f
 }
+
+// groupShape matches a group that a header with a list of groups can name.
+var groupShape = pattern(`^[^,|\s]([^,|\r\n]{0,198}[^,|\s])?$`)
 
 // checkNetwork accepts an address or a network.
 func checkNetwork(s string) *fault {

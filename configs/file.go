@@ -196,7 +196,16 @@ type Admin struct {
 	// modes basic and token, they are refused only if this list is set.
 	Hosts []string `yaml:"hosts" check:"host" size:"1" unset:"none" example:"[lockstep.example.org]"`
 
-	// Authentication for everything except /livez, /readyz and /metrics, which are public.
+	// Makes every user a viewer, so that the pages and the API change nothing. The command line,
+	// which works on Redis, is not affected.
+	ReadOnly bool `yaml:"read_only" default:"false" example:"true"`
+
+	// Authentication for everything except /livez, /readyz and /metrics, which are public. A user
+	// has one of three roles. A viewer reads everything and changes nothing. An operator also
+	// starts, pauses and resumes jobs, replays and skips their ticks, enqueues, cancels and retries
+	// runs, pauses and resumes queues, and asks the holder of a lock to release it. An admin also
+	// releases locks by force, drains workers, makes them load or check a config, and forgets jobs
+	// and permits.
 	Auth Auth `yaml:"auth"`
 }
 
@@ -210,18 +219,27 @@ type Auth struct {
 	// proxy: a reverse proxy has authenticated the user and sends the name in a header.
 	Mode string `yaml:"mode" enum:"none,basic,token,proxy" default:"none" example:"basic"`
 
-	// The user that signs in with password_file, and the name in the audit for token_file.
+	// The user that signs in with password_file, and the name in the audit for token_file. Both are
+	// admins.
 	User string `yaml:"user" check:"user" default:"admin" example:"ops"`
 
 	// basic: a file with the password of user.
 	PasswordFile string `yaml:"password_file" unset:"none" example:"/run/secrets/lockstep_password"`
 
 	// basic, instead of password_file: a file with a line for each user, in the format of htpasswd
-	// -B -C 12.
+	// -B -C 12, and the role after another colon: viewer, operator or admin. A user without a role
+	// is a viewer, but in a file without any role all users are admins. htpasswd removes the role
+	// from the line that it changes.
 	UsersFile string `yaml:"users_file" unset:"none" example:"/etc/lockstep/users"`
 
-	// token: a file with the token.
+	// token: a file with the token of admins. At least one of the three files is required.
 	TokenFile string `yaml:"token_file" unset:"none" example:"/run/secrets/lockstep_token"`
+
+	// token: a file with the token of operators. The audit names them operator.
+	OperatorTokenFile string `yaml:"operator_token_file" unset:"none" example:"/run/secrets/lockstep_operator_token"`
+
+	// token: a file with the token of viewers.
+	ViewerTokenFile string `yaml:"viewer_token_file" unset:"none" example:"/run/secrets/lockstep_viewer_token"`
 
 	// proxy: the header with the name of the user. The proxy must remove this header from its
 	// clients' requests.
@@ -229,6 +247,20 @@ type Auth struct {
 
 	// proxy: the addresses and networks of the proxy. Other clients are refused.
 	Proxies []string `yaml:"proxies" check:"network" size:"1" default:"127.0.0.0/8,::1/128" example:"[10.1.0.0/16]"`
+
+	// proxy: the header with the groups of the user, separated by commas or by |. The proxy must
+	// remove this header from its clients' requests.
+	GroupsHeader string `yaml:"groups_header" check:"header" unset:"none: every user is an admin" example:"X-Forwarded-Groups"`
+
+	// proxy: the groups whose users are admins. * is a group of every user. Of several roles, the
+	// highest counts. A user without a role is refused.
+	Admins []string `yaml:"admins" check:"group" size:"1" unset:"none" example:"[sre]"`
+
+	// proxy: the groups whose users are operators.
+	Operators []string `yaml:"operators" check:"group" size:"1" unset:"none" example:"[on-call, dev]"`
+
+	// proxy: the groups whose users are viewers.
+	Viewers []string `yaml:"viewers" check:"group" size:"1" unset:"none" example:"[\"*\"]"`
 }
 
 // Log configures the log.

@@ -169,6 +169,7 @@ var shapes = map[string]string{
 	"user":        `^[^:\s]([^:]*[^:\s])?$`,
 	"host":        hostShape().String(),
 	"base-path":   basePathShape().String(),
+	"group":       groupShape().String(),
 	"network":     `^[0-9A-Fa-f:.]+(/[0-9]+)?$`,
 	"http-url":    `^https?://[^/]`,
 	"header":      headerName().String(),

@@ -574,13 +574,25 @@ func (l *loader) lintSettings(c *Config) {
 
 // authKeys are the keys of admin.auth that each of its modes uses.
 var authKeys = map[string][]string{
-	"none": nil, "basic": {"user", "password_file", "users_file"}, "token": {"user", "token_file"}, "proxy": {"header", "proxies"},
+	"none":  nil,
+	"basic": {"user", "password_file", "users_file"},
+	"token": {"user", "token_file", "operator_token_file", "viewer_token_file"},
+	"proxy": {"header", "proxies", "groups_header", "admins", "operators", "viewers"},
 }
 
 // checkAuth checks that the mode of authentication has the keys that it needs.
 func (l *loader) checkAuth(c *Config) {
 	const at = "admin.auth."
 	auth := c.Settings.Admin.Auth
+	roles := "" // the first key that gives groups a role
+	switch {
+	case len(auth.Admins) > 0:
+		roles = "admins"
+	case len(auth.Operators) > 0:
+		roles = "operators"
+	case len(auth.Viewers) > 0:
+		roles = "viewers"
+	}
 	wrong := false
 	problem := func(severity Severity, key, code, message, hint string) {
 		wrong = wrong || severity == SeverityError
@@ -592,8 +604,14 @@ func (l *loader) checkAuth(c *Config) {
 			"add password_file: PATH, or users_file: PATH for several users")
 	case auth.Mode == "basic" && auth.PasswordFile != "" && auth.UsersFile != "":
 		problem(SeverityError, "users_file", CodeAuth, "admin.auth has both password_file and users_file", "keep one of them")
-	case auth.Mode == "token" && auth.TokenFile == "":
+	case auth.Mode == "token" && auth.TokenFile == "" && auth.OperatorTokenFile == "" && auth.ViewerTokenFile == "":
 		problem(SeverityError, "mode", CodeAuth, "admin.auth.mode is token, and no file has the token", "add token_file: PATH")
+	case auth.Mode == "proxy" && auth.GroupsHeader == "" && roles != "":
+		problem(SeverityError, roles, CodeAuth, fmt.Sprintf("admin.auth.%s has no effect without admin.auth.groups_header, so every user would be an admin", roles),
+			"add groups_header: X-Forwarded-Groups")
+	case auth.Mode == "proxy" && auth.GroupsHeader != "" && roles == "":
+		problem(SeverityError, "groups_header", CodeAuth, "admin.auth has a groups_header, and no group has a role, so no user would have access",
+			"add admins: [GROUP], operators: [GROUP] or viewers: [GROUP]")
 	}
 	_, chosen := c.Origins[at+"mode"]
 	for _, setting := range settingList() {

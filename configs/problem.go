@@ -82,6 +82,7 @@ const (
 	CodeInlineSecret    = "inline-secret"     // a secret in plain text in a file
 	CodeUnknownHandler  = "unknown-handler"   // a handler that this binary does not have
 	CodeWeakHash        = "weak-hash"         // a password hash that is cheap to brute-force
+	CodeNoRole          = "no-role"           // users without a role in the file that has the users
 	// a config that every user of the host can write, or a secret that others can read
 	CodeRights     = "file-rights"
 	CodeShortLease = "short-lease" // a lease shorter than a failover of Redis

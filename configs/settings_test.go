@@ -86,8 +86,10 @@ func TestEverySettingCanComeFromEachLayer(t *testing.T) {
 		"worker.name": "web-1", "worker.concurrency": "3", "worker.drain_timeout": "7s", "worker.queues": "a.b=2,c=1", "worker.env": "PATH, LC_*",
 		"limits.args": "64KiB", "limits.history": "512MiB", "locks.lease": "9s", "locks.reserve_after": "2s", "locks.grace": "30s", "admin.listen": "0.0.0.0:80",
 		"admin.hosts":     "lockstep.example.org, lockstep",
-		"admin.base_path": "/lockstep",
+		"admin.base_path": "/lockstep", "admin.read_only": "true",
 		"admin.auth.mode": "none", "admin.auth.user": "ops", "admin.auth.password_file": "/a", "admin.auth.users_file": "/b", "admin.auth.token_file": "/c",
+		"admin.auth.operator_token_file": "/d", "admin.auth.viewer_token_file": "/e", "admin.auth.groups_header": "Remote-Groups",
+		"admin.auth.admins": "sre", "admin.auth.operators": "on-call, dev", "admin.auth.viewers": "*",
 		"admin.auth.header": "Remote-User", "admin.auth.proxies": "10.0.0.0/8, ::2",
 		"log.level": "debug", "log.format": "json",
 	}
@@ -97,8 +99,9 @@ func TestEverySettingCanComeFromEachLayer(t *testing.T) {
 		Worker: Worker{Name: "web-1", Concurrency: 3, DrainTimeout: 7 * time.Second, Queues: map[string]int{"a.b": 2, "c": 1}, Env: []string{"PATH", "LC_*"}},
 		Limits: Limits{Args: "64KiB", History: "512MiB"},
 		Locks:  Locks{Lease: 9 * time.Second, ReserveAfter: 2 * time.Second, Grace: "30s"},
-		Admin: Admin{Listen: "0.0.0.0:80", ListenSet: true, BasePath: "/lockstep", Hosts: []string{"lockstep.example.org", "lockstep"}, Auth: Auth{Mode: "none", User: "ops", PasswordFile: "/a", UsersFile: "/b", TokenFile: "/c",
-			Header: "Remote-User", Proxies: []string{"10.0.0.0/8", "::2"}}},
+		Admin: Admin{Listen: "0.0.0.0:80", ListenSet: true, BasePath: "/lockstep", Hosts: []string{"lockstep.example.org", "lockstep"}, ReadOnly: true, Auth: Auth{Mode: "none", User: "ops", PasswordFile: "/a", UsersFile: "/b", TokenFile: "/c",
+			Header: "Remote-User", Proxies: []string{"10.0.0.0/8", "::2"}, OperatorTokenFile: "/d", ViewerTokenFile: "/e",
+			GroupsHeader: "Remote-Groups", Admins: []string{"sre"}, Operators: []string{"on-call", "dev"}, Viewers: []string{"*"}}},
 		Log: Log{Level: "debug", Format: "json"},
 	}
 	var environ []string
@@ -126,7 +129,9 @@ func TestEverySettingCanComeFromEachLayer(t *testing.T) {
 			value = "{a.b: 2, c: 1}"
 		case "redis.sign_key":
 			value = "${SIGN_KEY:-" + value + "}"
-		case "admin.auth.proxies", "admin.hosts", "redis.sign_key_file", "worker.env":
+		case "admin.auth.viewers":
+			value = `["*"]`
+		case "admin.auth.proxies", "admin.auth.admins", "admin.auth.operators", "admin.hosts", "redis.sign_key_file", "worker.env":
 			value = "[" + value + "]"
 		}
 		fmt.Fprintf(&text, "%s%s: %s\n", indent, setting.path[len(above)], value)

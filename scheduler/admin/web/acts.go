@@ -61,11 +61,11 @@ func (s *Server) acts() {
 	const v1 = apiPath
 	r, o := s.o.Reader, s.o.Operator
 
-	s.act(v1+"jobs/{job}/pause", "pause job", changed("job", o.PauseJob, r.Job)).
+	s.act(v1+"jobs/{job}/pause", "pause job", RoleOperator, changed("job", o.PauseJob, r.Job)).
 		as("pauseJob", "Create no runs for the ticks of a job").takes(order{}, "reason").gives(http.StatusOK, admin.Job{})
-	s.act(v1+"jobs/{job}/resume", "resume job", changed("job", o.ResumeJob, r.Job)).
+	s.act(v1+"jobs/{job}/resume", "resume job", RoleOperator, changed("job", o.ResumeJob, r.Job)).
 		as("resumeJob", "Create runs for the ticks of a job").takes(order{}, "reason").gives(http.StatusOK, admin.Job{})
-	s.act(v1+"jobs/{job}/run", "run job", func(ctx context.Context, request *http.Request, body order, by admin.Actor) (int, any, error) {
+	s.act(v1+"jobs/{job}/run", "run job", RoleOperator, func(ctx context.Context, request *http.Request, body order, by admin.Actor) (int, any, error) {
 		if body.Job != "" || body.In != "" || body.At != nil {
 			return 0, nil, fmt.Errorf("%w: this path takes args, id and reason", errBody)
 		}
@@ -77,7 +77,7 @@ func (s *Server) acts() {
 		return s.enqueued(ctx, enqueued, err)
 	}).as("runJob", "Create a run by hand").takes(order{}, "args", "id", "reason").
 		gives(http.StatusCreated, admin.Run{}).gives(http.StatusOK, admin.Run{})
-	s.act(v1+"enqueue", "enqueue", s.enqueue).as("enqueue", "Create a run; with status 200, it already existed").
+	s.act(v1+"enqueue", "enqueue", RoleOperator, s.enqueue).as("enqueue", "Create a run; with status 200, it already existed").
 		takes(order{}, "job", "args", "id", "in", "at").requires("job").
 		gives(http.StatusCreated, admin.Run{}).gives(http.StatusOK, admin.Run{})
 
@@ -88,16 +88,21 @@ func (s *Server) acts() {
 		run, _, err := r.Run(ctx, id)
 		return run, err
 	}
-	s.act(v1+"runs/{id}/cancel", "cancel run", changed("id", o.CancelRun, run)).
+	s.act(v1+"runs/{id}/cancel", "cancel run", RoleOperator, changed("id", o.CancelRun, run)).
 		as("cancelRun", "Cancel a run").takes(order{}, "reason").gives(http.StatusOK, admin.Run{})
-	s.act(v1+"runs/{id}/retry", "retry run", changed("id", retry, run)).
+	s.act(v1+"runs/{id}/retry", "retry run", RoleOperator, changed("id", retry, run)).
 		as("retryRun", "Run a finished run again").takes(order{}, "reason").gives(http.StatusOK, admin.Run{})
-	s.act(v1+"workers/{id}/drain", "drain worker", changed("id", o.DrainWorker, r.Worker)).
+	s.act(v1+"workers/{id}/drain", "drain worker", RoleAdmin, changed("id", o.DrainWorker, r.Worker)).
 		as("drainWorker", "Let a worker finish its runs and take no more").takes(order{}, "reason").gives(http.StatusOK, admin.Worker{})
-	s.act(v1+"locks/{lock}/release", "release lock", func(ctx context.Context, request *http.Request, body order, by admin.Actor) (int, any, error) {
+	s.act(v1+"locks/{lock}/release", "release lock", RoleOperator, func(ctx context.Context, request *http.Request, body order, by admin.Actor) (int, any, error) {
 		name := request.PathValue("lock")
 		if body.Token == 0 {
 			return 0, nil, fmt.Errorf("%w: names no token; it is the one of the hold that is meant, as locks/{lock} shows it", errBody)
+		}
+		if body.Force {
+			if err := s.demand(ctx, RoleAdmin); err != nil {
+				return 0, nil, err
+			}
 		}
 		if _, err := o.ReleaseLock(ctx, name, body.Token, body.Force, by); err != nil {
 			return 0, nil, err
@@ -113,9 +118,9 @@ func (s *Server) acts() {
 			return http.StatusOK, pausedQueue{name, paused}, err
 		}
 	}
-	s.act(v1+"queues/{queue}/pause", "pause queue", queue(true, o.PauseQueue)).
+	s.act(v1+"queues/{queue}/pause", "pause queue", RoleOperator, queue(true, o.PauseQueue)).
 		as("pauseQueue", "Stop starting runs from a queue").takes(order{}, "reason").gives(http.StatusOK, pausedQueue{})
-	s.act(v1+"queues/{queue}/resume", "resume queue", queue(false, o.ResumeQueue)).
+	s.act(v1+"queues/{queue}/resume", "resume queue", RoleOperator, queue(false, o.ResumeQueue)).
 		as("resumeQueue", "Start runs from a queue again").takes(order{}, "reason").gives(http.StatusOK, pausedQueue{})
 }
 
@@ -182,13 +187,13 @@ func (s *Server) enqueued(ctx context.Context, enqueued *ledger.Enqueued, err er
 // doer carries out a request and returns the reply.
 type doer func(ctx context.Context, r *http.Request, body order, by admin.Actor) (status int, answer any, err error)
 
-// act registers a path that changes something: POST, with a JSON object or nothing as the body.
-// Each request is logged as an action, done or refused.
-func (s *Server) act(pattern, action string, do doer) *route {
+// act registers a path that changes something: POST, with a JSON object or nothing as the body. Its
+// users need the role least. Each request is logged as an action, done or refused.
+func (s *Server) act(pattern, action string, least Role, do doer) *route {
 	counts := action == "enqueue" || action == "run job"
-	act := s.register(http.MethodPost, pattern, func(w http.ResponseWriter, r *http.Request) {
+	act := s.register(http.MethodPost, pattern, least, func(w http.ResponseWriter, r *http.Request) {
 		told := line{who: asker(r), action: action, on: target(r)}
-		status, answer, err := s.do(w, r, do, &told)
+		status, answer, err := s.do(w, r, least, do, &told)
 		if err == nil {
 			told.done = true
 			s.tell(r.Context(), told, counts)
@@ -215,7 +220,7 @@ func (s *Server) refuse(w http.ResponseWriter, r *http.Request, told line, err e
 	}
 }
 
-func (s *Server) do(w http.ResponseWriter, r *http.Request, do doer, told *line) (int, any, error) {
+func (s *Server) do(w http.ResponseWriter, r *http.Request, least Role, do doer, told *line) (int, any, error) {
 	switch {
 	case r.Method != http.MethodPost:
 		w.Header().Set("Allow", "POST")
@@ -224,6 +229,9 @@ func (s *Server) do(w http.ResponseWriter, r *http.Request, do doer, told *line)
 		return 0, nil, errNoPath
 	case s.isForeign(r):
 		return 0, nil, errOrigin
+	}
+	if err := s.demand(r.Context(), least); err != nil {
+		return 0, nil, err
 	}
 	body, err := readOrder(w, r)
 	if err != nil {
@@ -263,7 +271,7 @@ func commandLine(r *http.Request) string {
 // asker names the sender of a request, for the audit.
 func asker(r *http.Request) string {
 	from := "http " + remoteHost(r)
-	if user := signedIn(r.Context()); user != "" {
+	if user := signedIn(r.Context()).name; user != "" {
 		return user + " (" + from + ")"
 	}
 	return from

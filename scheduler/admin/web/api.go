@@ -50,7 +50,8 @@ func (s *Server) routes() {
 	s.configRoutes(v1)
 
 	one(s, v1+"whoami", func(ctx context.Context, _ question) (*WhoAmI, error) {
-		return &WhoAmI{admin.Text(signedIn(ctx)), s.o.SignIn.mode}, nil
+		user := signedIn(ctx)
+		return &WhoAmI{admin.Text(user.name), s.o.SignIn.mode, user.role}, nil
 	}).as("whoAmI", "The user that sends the request")
 	s.handle(v1+"events", s.events).givesText(http.StatusOK, "text/event-stream").
 		as("followEvents", "Server-sent events: run, overview, problem; Last-Event-ID resumes")

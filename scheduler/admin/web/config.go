@@ -26,7 +26,7 @@ func (s *Server) configRoutes(v1 string) {
 		}
 		return config, nil
 	}).as("getConfig", "The config of the worker that answers")
-	reload := s.register(http.MethodPost, reloadPath, func(w http.ResponseWriter, r *http.Request) {
+	reload := s.register(http.MethodPost, reloadPath, RoleAdmin, func(w http.ResponseWriter, r *http.Request) {
 		told := line{who: asker(r), action: "reload config", on: s.o.Worker()}
 		if err := s.reload(w, r, told); err != nil {
 			s.refuse(w, r, told, err)
@@ -76,6 +76,9 @@ func (s *Server) reload(w http.ResponseWriter, r *http.Request, told line) error
 	}
 	if s.isForeign(r) {
 		return errOrigin
+	}
+	if err := s.demand(r.Context(), RoleAdmin); err != nil {
+		return err
 	}
 	var wanted reloadOrder
 	if r.ContentLength != 0 {

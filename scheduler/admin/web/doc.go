@@ -26,7 +26,7 @@
 //	/api/v1/config               of the worker that serves it: its config, and why its last reload
 //	                             was refused
 //	/api/v1/audit                the acts of people and programs, newest first
-//	/api/v1/whoami               the client's identity: {"user", "mode"}
+//	/api/v1/whoami               the client's identity: {"user", "mode", "role"}
 //	/api/v1/events               what changes, as server-sent events: see below
 //	/api/v1/openapi.json         these paths, as OpenAPI 3.1: see below
 //
@@ -144,8 +144,34 @@
 //	        addresses
 //
 // Without them the answer is 401 with a challenge. whoami shows the signed-in user, and the audit
-// keeps the name with the address that the request came from. Every signed-in user may do
-// everything.
+// keeps the name with the address that the request came from.
+//
+// # Roles
+//
+// Each user has a role, and may do what the roles above it may do, too:
+//
+//	viewer    reads everything except secrets. env and headers of jobs are shown to no user
+//	operator  starts, pauses and resumes jobs, replays and skips their ticks, enqueues, cancels and
+//	          retries runs, pauses and resumes queues, and asks the holder of a lock to release it
+//	admin     releases locks by force, drains workers, makes them load or check a config, and
+//	          forgets jobs and permits
+//
+// The rest is 403 and names the role that is needed. Where the role of a user comes from:
+//
+//	none    every client is an admin
+//	basic   the third field of a line of the users file, name:hash:role. A user without a role is a
+//	        viewer. In a file without any role all users are admins, as they were before there
+//	        were roles; check, doctor and start warn about that. The one user of password_file is
+//	        an admin
+//	token   the file of the token: token_file for admins, operator_token_file, viewer_token_file
+//	proxy   the groups in groups_header, separated by commas or by |, and the lists admins,
+//	        operators and viewers, in which * is a group of every user. The highest role counts; a
+//	        user without one gets 403 for everything. Without groups_header every user is an admin
+//
+// admin.read_only makes every user a viewer. It does not bind the command line, which works on
+// Redis, nor its requests to load a config again.
+//
+// # Files
 //
 // The files are read for each request: a change takes effect at once, and while a file cannot be
 // read, the answer is 503 and the log has the reason. A comparison takes the same time whatever is
@@ -199,7 +225,7 @@
 // There is no TLS: on a network where others can listen, put a reverse proxy with TLS in front. In
 // mode none every program that can open a port of this machine can read and act, and make the
 // worker read its config files again; in mode proxy every program at one of the proxies' addresses
-// can name any user.
+// can name any user and group.
 //
 // A guesser at the address of a signed-in user (the same host, a NAT, a proxy in front of
 // mode basic) gets 256 guesses a second at that user's password, and no more; other guessers get

@@ -85,6 +85,9 @@ var schemes = map[AuthMode]string{AuthBasic: "basic", AuthToken: "bearer"}
 func (s *Server) operation(r *route, shapes *shapes) object {
 	of := strings.Split(strings.TrimPrefix(r.pattern, apiPath), "/")
 	operation := object{"operationId": r.id, "summary": r.summary, "tags": []string{of[0]}}
+	if r.least != RoleViewer {
+		operation["description"] = "Needs the role " + string(r.least) + "."
+	}
 	var takes []object
 	take := func(name, in string) {
 		p := parameters[name]

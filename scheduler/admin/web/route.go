@@ -11,6 +11,7 @@ import (
 type route struct {
 	method  string // GET, which includes HEAD, or POST
 	pattern string // of the mux, which has no method in it
+	least   Role   // that its users need; "" for a probe, which has no user
 	hidden  bool   // this server answers 404: it cannot do what the path asks for
 
 	id      string // of the operation, for the names in generated clients
@@ -31,9 +32,9 @@ type reply struct {
 
 // register adds a path to the mux and to the table. Nothing else calls the mux. A method in the
 // pattern would make the mux itself answer other methods, in plain text.
-func (s *Server) register(method, pattern string, answer http.HandlerFunc) *route {
+func (s *Server) register(method, pattern string, least Role, answer http.HandlerFunc) *route {
 	s.mux.HandleFunc(pattern, answer)
-	r := &route{method: method, pattern: pattern}
+	r := &route{method: method, pattern: pattern, least: least}
 	s.table = append(s.table, r)
 	return r
 }

@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"net/http"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -44,6 +45,9 @@ type Options struct {
 	// BasePath is the path under which a reverse proxy shows the server, such as /lockstep: see
 	// admin.base_path. Default: /.
 	BasePath string
+
+	// ReadOnly makes every user a viewer. It does not affect Pass.
+	ReadOnly bool
 
 	// Hosts are names, in lower case and without a port, under which clients reach the server: see
 	// admin.hosts. Addresses and localhost need not be listed. Default: none.
@@ -108,7 +112,7 @@ func New(o Options) (*Server, error) {
 		o.Unready = func() error { return nil }
 	}
 	if o.SignIn == nil {
-		o.SignIn = &SignIn{mode: AuthNone, who: func(*http.Request) (string, error) { return "", nil }, weak: func() string { return "" }}
+		o.SignIn = &SignIn{mode: AuthNone, who: everyone, doubts: noDoubts}
 	}
 	if o.Worker == nil {
 		o.Worker = func() string { return "" }
@@ -177,48 +181,47 @@ func (s *Server) relative(r *http.Request) *http.Request {
 	return copied
 }
 
-// userKey is the key of the signed-in user's name in the context of a request.
-type userKey struct{}
-
-// signedIn returns the user that sent a request; "" where users do not sign in.
-func signedIn(ctx context.Context) string {
-	user, _ := ctx.Value(userKey{}).(string)
-	return user
-}
-
 // reloadPath is the path to which the command line sends its ticket.
 const reloadPath = "/api/v1/config/reload"
 
 // isProbe reports whether a request is for one of the paths that machines read, under any name and
 // without signing in.
-func isProbe(r *http.Request) bool {
-	return r.URL.Path == "/livez" || r.URL.Path == "/readyz" || r.URL.Path == "/metrics"
-}
+func isProbe(r *http.Request) bool { return slices.Contains(probes, r.URL.Path) }
 
-// admit returns the name of the user that sent a request; "" where users do not sign in. Probes
-// come first: /readyz is answered even while a file of the sign-in cannot be read.
-func (s *Server) admit(r *http.Request) (string, error) {
+var probes = []string{"/livez", "/readyz", "/metrics"}
+
+// admit returns the user that sent a request. Probes come first: /readyz is answered even while a
+// file of the sign-in cannot be read.
+func (s *Server) admit(r *http.Request) (identity, error) {
 	if isProbe(r) {
-		return "", nil
+		return identity{}, nil
 	}
 	if r.URL.Path == reloadPath {
 		if pass, ok := authorization(r, "Lockstep"); ok && s.o.Pass != "" && sameText(pass, s.o.Pass) {
-			return commandLine(r), nil
+			return identity{commandLine(r), RoleAdmin}, nil
 		}
 	}
 	if s.o.SignIn.closed {
-		return "", errClosed
+		return identity{}, errClosed
 	}
 	if err := errors.Join(s.checkHost(r), s.checkDirect(r)); err != nil {
-		return "", err
+		return identity{}, err
 	}
-	return s.o.SignIn.who(r)
+	user, err := s.o.SignIn.who(r)
+	if s.o.ReadOnly {
+		user.role = RoleViewer
+	}
+	return user, err
 }
 
 // handle registers the handler of a path. An error of answer becomes a problem, so answer must not
 // have written anything then.
 func (s *Server) handle(pattern string, answer func(http.ResponseWriter, *http.Request) error) *route {
-	return s.register(http.MethodGet, pattern, func(w http.ResponseWriter, r *http.Request) {
+	least := RoleViewer // as every user
+	if slices.Contains(probes, pattern) {
+		least = ""
+	}
+	return s.register(http.MethodGet, pattern, least, func(w http.ResponseWriter, r *http.Request) {
 		var err error
 		if pattern != "/" && r.Method != http.MethodGet && r.Method != http.MethodHead {
 			w.Header().Set("Allow", "GET, HEAD")
@@ -257,7 +260,7 @@ func (s *Server) problem(w http.ResponseWriter, r *http.Request, err error) int 
 		w.Header().Set("Retry-After", "10")
 	case errors.Is(err, errUnchecked):
 		w.Header().Set("Retry-After", "1")
-	case errors.Is(err, errOrigin), errors.Is(err, errClosed), errors.Is(err, errHost), errors.Is(err, errForwarded):
+	case errors.Is(err, errOrigin), errors.Is(err, errRole), errors.Is(err, errClosed), errors.Is(err, errHost), errors.Is(err, errForwarded):
 		status = http.StatusForbidden
 	case errors.Is(err, ledger.ErrRefused), errors.Is(err, jobs.ErrSignature), errors.Is(err, jobs.ErrUnknownKeys), errors.Is(err, queue.ErrOwned), errors.Is(err, errOtherWorker), errors.Is(err, locks.ErrStale):
 		status = http.StatusConflict

@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -40,13 +41,19 @@ type Auth struct {
 
 	// basic with a password file: the one user; token: the user that the audit names
 	User         string
-	PasswordFile string // basic: the password of User
+	PasswordFile string // basic: the password of User, an admin
 	// basic, instead of PasswordFile: lines of name:hash by bcrypt, as htpasswd -B -C 12 writes
-	// them
+	// them, or of name:hash:role
 	UsersFile string
-	TokenFile string // token
-	Header    string // proxy: the header with the name
-	Proxies   []netip.Prefix
+
+	// token: one file for each role; at least one of them. TokenFile is that of admins.
+	TokenFile, OperatorTokenFile, ViewerTokenFile string
+
+	Header  string // proxy: the header with the name
+	Proxies []netip.Prefix
+	// proxy: the header with the groups; without it every user is an admin
+	GroupsHeader               string
+	Viewers, Operators, Admins []string // proxy: the groups with these roles
 }
 
 // SignIn determines the user of a request. It reads its files anew for each request, so that a
@@ -57,13 +64,13 @@ type SignIn struct {
 	closed    bool   // no client can sign in, so nothing is served
 	log       *slog.Logger
 
-	// The name of the user that sent a request. The error is errSignIn, errUnchecked or
+	// The user that sent a request. The error is errSignIn, errRole, errUnchecked or
 	// a *throttledError.
-	who func(r *http.Request) (string, error)
+	who func(r *http.Request) (identity, error)
 
-	// weak describes the hashes of the users file, as the file is now, that are cheap to guess
-	// from; nil where there are none.
-	weak func() string
+	// doubts describes what is unsafe about the users file, as the file is now: see
+	// [SignIn.Warnings].
+	doubts func() (weak, roles string)
 
 	throttle *throttle
 	now      func() time.Time // for throttle
@@ -87,7 +94,7 @@ var (
 // NewSignIn returns the sign-in by auth, for a server that listens at an address as [Listen] takes
 // it. It reads the files that auth names: a missing or invalid one is an error that names its key.
 func NewSignIn(auth Auth, address string, log *slog.Logger) (*SignIn, error) {
-	s := &SignIn{mode: auth.Mode, log: log, weak: func() string { return "" }, throttle: newThrottle(), now: time.Now, told: rate.Sometimes{Interval: time.Second}}
+	s := &SignIn{mode: auth.Mode, log: log, doubts: noDoubts, throttle: newThrottle(), now: time.Now, told: rate.Sometimes{Interval: time.Second}}
 	switch auth.Mode {
 	case AuthNone, "":
 		host, _, err := parse(address)
@@ -96,7 +103,7 @@ func NewSignIn(auth Auth, address string, log *slog.Logger) (*SignIn, error) {
 		}
 		s.mode = AuthNone
 		s.closed = !isLoopback(host)
-		s.who = func(*http.Request) (string, error) { return "", nil }
+		s.who = everyone
 		return s, nil
 	case AuthBasic:
 		s.challenge = `Basic realm="lockstep", charset="UTF-8"`
@@ -118,9 +125,14 @@ func (s *SignIn) Mode() AuthMode { return s.mode }
 // that other hosts reach.
 func (s *SignIn) Closed() bool { return s.closed }
 
-// Warning describes what is unsafe about the way users sign in although it works: hashes of a low
-// cost. It is "" when nothing is.
-func (s *SignIn) Warning() string { return s.weak() }
+// Warnings describe what is unsafe about the users file although it works: hashes of a low cost,
+// and users without a role. Each is "" if nothing is.
+func (s *SignIn) Warnings() (weak, roles string) { return s.doubts() }
+
+func noDoubts() (weak, roles string) { return "", "" }
+
+// everyone is the user of mode none.
+func everyone(*http.Request) (identity, error) { return identity{role: RoleAdmin}, nil }
 
 func (s *SignIn) basic(auth Auth) error {
 	switch {
@@ -129,17 +141,17 @@ func (s *SignIn) basic(auth Auth) error {
 	case auth.PasswordFile != "" && auth.UsersFile != "":
 		return errors.New("admin.auth.password_file and admin.auth.users_file: only one of them can be meant")
 	}
-	// check returns the state of the file, and a function that compares a name and a password with
-	// it.
-	var check func(ctx context.Context, user, password string) (state string, right func() (bool, error), err error)
+	// check returns the state of the file, the role that the user has in it, and a function that
+	// compares a name and a password with it.
+	var check func(ctx context.Context, user, password string) (state string, role Role, right func() (bool, error), err error)
 	if auth.PasswordFile != "" {
 		file := &kept[string]{key: "admin.auth.password_file", path: auth.PasswordFile, parse: oneSecret}
 		if _, err := file.get(); err != nil {
 			return err
 		}
-		check = func(_ context.Context, user, password string) (string, func() (bool, error), error) {
+		check = func(_ context.Context, user, password string) (string, Role, func() (bool, error), error) {
 			wanted, err := file.get()
-			return wanted, func() (bool, error) {
+			return wanted, RoleAdmin, func() (bool, error) {
 				// always both, so that time reveals nothing
 				userIs, passwordIs := sameText(user, auth.User), sameText(password, wanted)
 				return userIs && passwordIs, nil
@@ -150,54 +162,93 @@ func (s *SignIn) basic(auth Auth) error {
 		if _, err := file.get(); err != nil {
 			return err
 		}
-		s.weak = func() string {
-			all, err := file.get()
-			if err != nil || all.weak == "" {
-				return ""
-			}
-			return "admin.auth.users_file " + auth.UsersFile + ": " + all.weak
-		}
-		check = func(ctx context.Context, user, password string) (string, func() (bool, error), error) {
+		s.doubts = func() (weak, roles string) {
 			all, err := file.get()
 			if err != nil {
-				return "", nil, err
+				return "", ""
 			}
-			return all.digest, func() (bool, error) { return all.right(ctx, user, password) }, nil
+			about := func(doubt string) string {
+				if doubt == "" {
+					return ""
+				}
+				return "admin.auth.users_file " + auth.UsersFile + ": " + doubt
+			}
+			return about(all.weak), about(all.unroled)
+		}
+		check = func(ctx context.Context, user, password string) (string, Role, func() (bool, error), error) {
+			all, err := file.get()
+			if err != nil {
+				return "", "", nil, err
+			}
+			return all.digest, all.hashes[user].role, func() (bool, error) { return all.right(ctx, user, password) }, nil
 		}
 	}
-	s.who = func(r *http.Request) (string, error) {
+	s.who = func(r *http.Request) (identity, error) {
 		user, password, ok := r.BasicAuth()
 		if !ok {
-			return "", fmt.Errorf("%w with your user name and password", errSignIn)
+			return identity{}, fmt.Errorf("%w with your user name and password", errSignIn)
 		}
-		state, right, err := check(r.Context(), user, password)
+		state, role, right, err := check(r.Context(), user, password)
 		if err != nil {
-			return "", s.unchecked(r, err)
+			return identity{}, s.unchecked(r, err)
 		}
-		return user, s.verify(r, user, password, state, right, "this user name and password are not known here")
+		return identity{user, role}, s.verify(r, user, password, state, right, "this user name and password are not known here")
 	}
 	return nil
 }
 
 func (s *SignIn) token(auth Auth) error {
-	if auth.TokenFile == "" {
-		return errors.New("admin.auth.mode is token: set admin.auth.token_file")
+	type tokens struct {
+		identity
+		file *kept[string]
 	}
-	file := &kept[string]{key: "admin.auth.token_file", path: auth.TokenFile, parse: oneToken}
-	if _, err := file.get(); err != nil {
-		return err
+	var all []tokens // the lower role first, so that it counts if two files have the same token
+	for _, one := range []struct {
+		user      identity
+		key, path string
+	}{
+		{identity{string(RoleViewer), RoleViewer}, "viewer_token_file", auth.ViewerTokenFile},
+		{identity{string(RoleOperator), RoleOperator}, "operator_token_file", auth.OperatorTokenFile},
+		{identity{auth.User, RoleAdmin}, "token_file", auth.TokenFile},
+	} {
+		if one.path == "" {
+			continue
+		}
+		file := &kept[string]{key: "admin.auth." + one.key, path: one.path, parse: oneToken}
+		token, err := file.get()
+		if err != nil {
+			return err
+		}
+		for _, other := range all {
+			if same, err := other.file.get(); err == nil && same == token {
+				return fmt.Errorf("%s and %s have the same token, so its users have no certain role", other.file.key, file.key)
+			}
+		}
+		all = append(all, tokens{one.user, file})
 	}
-	s.who = func(r *http.Request) (string, error) {
+	if len(all) == 0 {
+		return errors.New("admin.auth.mode is token: set admin.auth.token_file, operator_token_file or viewer_token_file")
+	}
+	s.who = func(r *http.Request) (identity, error) {
 		token, ok := authorization(r, "Bearer")
 		if !ok {
-			return "", fmt.Errorf("%w with the header Authorization: Bearer TOKEN", errSignIn)
+			return identity{}, fmt.Errorf("%w with the header Authorization: Bearer TOKEN", errSignIn)
 		}
-		wanted, err := file.get()
-		if err != nil {
-			return "", s.unchecked(r, err)
+		var user identity
+		state := ""
+		for _, one := range all {
+			wanted, err := one.file.get()
+			if err != nil {
+				return identity{}, s.unchecked(r, err)
+			}
+			state += wanted + "\n"
+			// always compared, so that time reveals nothing
+			if is := sameText(token, wanted); is && user.role == "" {
+				user = one.identity
+			}
 		}
-		right := func() (bool, error) { return sameText(token, wanted), nil }
-		return auth.User, s.verify(r, auth.User, token, wanted, right, "this token is not the one of this worker")
+		right := func() (bool, error) { return user.role != "", nil }
+		return user, s.verify(r, user.name, token, state, right, "this token is not known to this worker")
 	}
 	return nil
 }
@@ -206,23 +257,31 @@ func (s *SignIn) proxy(auth Auth) error {
 	if auth.Header == "" || len(auth.Proxies) == 0 {
 		return errors.New("admin.auth.mode is proxy: set admin.auth.header and admin.auth.proxies")
 	}
-	s.who = func(r *http.Request) (string, error) {
+	of, err := groupsOf(auth)
+	if err != nil {
+		return err
+	}
+	s.who = func(r *http.Request) (identity, error) {
 		from, err := netip.ParseAddrPort(r.RemoteAddr)
 		peer := from.Addr().Unmap().WithZone("")
 		if err != nil || !slices.ContainsFunc(auth.Proxies, func(p netip.Prefix) bool { return p.Contains(peer) }) {
 			s.refused(r, "it does not come from one of admin.auth.proxies")
-			return "", fmt.Errorf("%w at the reverse proxy in front of this worker: this request does not come from it", errSignIn)
+			return identity{}, fmt.Errorf("%w at the reverse proxy in front of this worker: this request does not come from it", errSignIn)
 		}
 		switch names := r.Header.Values(auth.Header); {
 		case len(names) == 0 || len(names) == 1 && names[0] == "":
-			return "", fmt.Errorf("%w at the reverse proxy: it has sent no header %s", errSignIn, auth.Header)
+			return identity{}, fmt.Errorf("%w at the reverse proxy: it has sent no header %s", errSignIn, auth.Header)
 		case len(names) > 1: // the proxy's own, and one that a client sent for the proxy to pass on
 			s.refused(r, "the header with the name is there more than once")
-			return "", fmt.Errorf("%w: the header %s is there %d times", errSignIn, auth.Header, len(names))
+			return identity{}, fmt.Errorf("%w: the header %s is there %d times", errSignIn, auth.Header, len(names))
 		case jobs.ValidUserName(names[0]) != nil:
-			return "", fmt.Errorf("%w: the header %s holds no name", errSignIn, auth.Header)
+			return identity{}, fmt.Errorf("%w: the header %s holds no name", errSignIn, auth.Header)
 		default:
-			return names[0], nil
+			role, err := of.role(r)
+			if err != nil {
+				s.refused(r, err.Error())
+			}
+			return identity{names[0], role}, err
 		}
 	}
 	return nil
@@ -369,7 +428,8 @@ type users struct {
 	// the highest of all hashes: a comparison takes as long as with this one for every name
 	cost  int
 	decoy []byte // a hash of that cost, for users that do not exist
-	weak  string // describes hashes of a low cost
+	// descriptions of hashes of a low cost, and of users without a role; "" for none
+	weak, unroled string
 
 	// turn is held while a hash is computed. That is slow on purpose, and a guesser must not take
 	// all processors from the jobs.
@@ -382,6 +442,7 @@ type users struct {
 type hash struct {
 	text []byte
 	cost int
+	role Role
 }
 
 const (
@@ -391,11 +452,13 @@ const (
 	costLeast = 10
 )
 
-// parseUsers reads lines of name:hash. Errors name the line and never quote it.
+// parseUsers reads lines of name:hash or name:hash:role. Users without a role are viewers. In a
+// file without any role they are admins: it may be from before there were roles. Errors name the
+// line and never quote it.
 func parseUsers(text string) (*users, error) {
 	digest := sha256.Sum256([]byte(text))
 	u := &users{digest: string(digest[:]), hashes: make(map[string]hash), turn: make(chan struct{}, 1), compare: bcrypt.CompareHashAndPassword}
-	var weak []string
+	var weak, unroled []string
 	number := 0
 	for line := range strings.Lines(text) {
 		number++
@@ -404,6 +467,8 @@ func parseUsers(text string) (*users, error) {
 			continue
 		}
 		name, code, ok := strings.Cut(line, ":")
+		code, word, hasRole := strings.Cut(code, ":")
+		role := Role(word)
 		cost, err := bcrypt.Cost([]byte(code))
 		_, twice := u.hashes[name]
 		switch {
@@ -415,10 +480,16 @@ func parseUsers(text string) (*users, error) {
 			return nil, fmt.Errorf("line %d: user %q is there already", number, name)
 		case err != nil || len(code) != 60:
 			return nil, fmt.Errorf("line %d: user %q has no hash of bcrypt; write it by htpasswd -B -C 12", number, name)
+		case hasRole && !slices.Contains(roles, role):
+			return nil, fmt.Errorf("line %d: the third field of user %q is no role: it is viewer, operator or admin", number, name)
 		case cost > costMost:
 			return nil, fmt.Errorf("line %d: the hash of user %q has a cost of %d, more than %d: it would be computed for minutes", number, name, cost, costMost)
 		}
-		u.hashes[name] = hash{[]byte(code), cost}
+		if !hasRole {
+			role = RoleViewer
+			unroled = append(unroled, strconv.Quote(name))
+		}
+		u.hashes[name] = hash{[]byte(code), cost, role}
 		if cost > u.cost {
 			u.cost, u.decoy = cost, []byte(code)
 		}
@@ -429,16 +500,31 @@ func parseUsers(text string) (*users, error) {
 	if u.decoy == nil {
 		return nil, errors.New("it names no user; add one by htpasswd -B -C 12")
 	}
-	if n := len(weak); n > 0 {
-		const most = 3
-		names := strings.Join(weak[:min(n, most)], ", ")
-		if n > most {
-			names += fmt.Sprintf(" and %d more", n-most)
-		}
+	if len(weak) > 0 {
 		u.weak = fmt.Sprintf("hashes of a cost below %d are quickly guessed from when the file is stolen: those of %s; write them by htpasswd -B -C 12",
-			costLeast, names)
+			costLeast, someOf(weak))
+	}
+	switch {
+	case len(unroled) == len(u.hashes):
+		for name, h := range u.hashes {
+			h.role = RoleAdmin
+			u.hashes[name] = h
+		}
+		u.unroled = "no line has a role, so every user is an admin; append :viewer, :operator or :admin to each line"
+	case len(unroled) > 0:
+		u.unroled = fmt.Sprintf("users without a role are viewers: %s; append :viewer, :operator or :admin to their lines", someOf(unroled))
 	}
 	return u, nil
+}
+
+// someOf returns the first texts of a list, and the number of the others.
+func someOf(list []string) string {
+	const most = 3
+	text := strings.Join(list[:min(len(list), most)], ", ")
+	if n := len(list) - most; n > 0 {
+		text += fmt.Sprintf(" and %d more", n)
+	}
+	return text
 }
 
 // right reports whether a user has this password. A refusal takes the time of the highest cost
@@ -452,7 +538,7 @@ func (u *users) right(ctx context.Context, user, password string) (bool, error) 
 	}
 	wanted, exists := u.hashes[user]
 	if !exists {
-		wanted = hash{u.decoy, u.cost}
+		wanted = hash{text: u.decoy, cost: u.cost}
 	}
 	if u.compare(wanted.text, []byte(password)) == nil && exists {
 		return true, nil
@@ -471,4 +557,5 @@ func (u *users) right(ctx context.Context, user, password string) (bool, error) 
 type WhoAmI struct {
 	User admin.Text `json:"user"` // null where users do not sign in
 	Mode AuthMode   `json:"mode"`
+	Role Role       `json:"role"`
 }

@@ -157,7 +157,7 @@ func TestOnlySignedInUsersHaveAccess(t *testing.T) {
 		for _, try := range test.tries {
 			w := g.asks(http.MethodGet, "/api/v1/whoami", try.change)
 			if try.user != "" {
-				if want := fmt.Sprintf(`{"user":%q,"mode":%q}`+"\n", try.user, test.auth.Mode); w.Code != http.StatusOK || w.Body.String() != want {
+				if want := fmt.Sprintf(`{"user":%q,"mode":%q,"role":"admin"}`+"\n", try.user, test.auth.Mode); w.Code != http.StatusOK || w.Body.String() != want {
 					t.Errorf("%s, %s: got %d, %s, want %s", name, try.what, w.Code, w.Body, want)
 				}
 				continue
@@ -217,7 +217,7 @@ func TestWithoutAuthOnlyLoopbackIsOpen(t *testing.T) {
 		if closed && !strings.Contains(w.Body.String(), "set admin.auth.mode") {
 			t.Errorf("%s: the answer does not tell the remedy: %s", address, w.Body)
 		}
-		if !closed && w.Body.String() != `{"user":null,"mode":"none"}`+"\n" {
+		if !closed && w.Body.String() != `{"user":null,"mode":"none","role":"admin"}`+"\n" {
 			t.Errorf("%s: got %s", address, w.Body)
 		}
 	}
@@ -317,11 +317,17 @@ func TestFilesThatCannotBeUsedAreErrorsAtTheStart(t *testing.T) {
 		"a token has no blanks":      {Mode: AuthToken, TokenFile: secretFile(t, "two words")},
 		"it names no user":           {Mode: AuthBasic, UsersFile: secretFile(t, "# nobody\n")},
 		"line 2 is not name:hash":    {Mode: AuthBasic, UsersFile: secretFile(t, line+"SECRET\n")},
-		`line 2: user "bob" has no hash of bcrypt; write it by htpasswd -B`:     {Mode: AuthBasic, UsersFile: secretFile(t, line+"bob:{SHA}SECRET=\n")},
-		`line 1: user "eve" has no hash of bcrypt`:                              {Mode: AuthBasic, UsersFile: secretFile(t, "eve:"+fine+"SECRET\n")},
-		`line 3: user "ann" is there already`:                                   {Mode: AuthBasic, UsersFile: secretFile(t, line+"\n"+line)},
-		`the hash of user "dan" has a cost of 31`:                               {Mode: AuthBasic, UsersFile: secretFile(t, "dan:"+strings.Replace(strings.TrimPrefix(line, "ann:"), "$04$", "$31$", 1))},
-		"line 1: the name is longer than 200 bytes, or has blanks around it or": {Mode: AuthBasic, UsersFile: secretFile(t, " "+line)},
+		`line 2: user "bob" has no hash of bcrypt; write it by htpasswd -B`:                 {Mode: AuthBasic, UsersFile: secretFile(t, line+"bob:{SHA}SECRET=\n")},
+		`line 1: user "eve" has no hash of bcrypt`:                                          {Mode: AuthBasic, UsersFile: secretFile(t, "eve:"+fine+"SECRET\n")},
+		`line 2: the third field of user "bob" is no role: it is viewer, operator or admin`: {Mode: AuthBasic, UsersFile: secretFile(t, line+strings.TrimSuffix(hashed(t, "bob", "x"), "\n")+":SECRET\n")},
+		`line 1: the third field of user "bob" is no role`:                                  {Mode: AuthBasic, UsersFile: secretFile(t, strings.TrimSuffix(hashed(t, "bob", "x"), "\n")+":\n")},
+		"admin.auth.viewer_token_file and admin.auth.token_file have the same token":        {Mode: AuthToken, TokenFile: secretFile(t, "same"), ViewerTokenFile: secretFile(t, "same\n")},
+		"admin.auth.operator_token_file " + folder + ": it is not a file":                   {Mode: AuthToken, OperatorTokenFile: folder},
+		"admin.auth.groups_header and the groups":                                           {Mode: AuthProxy, Header: "X-User", Proxies: loopback, Viewers: []string{"*"}},
+		"in admin.auth.viewers, operators and admins: set both or none":                     {Mode: AuthProxy, Header: "X-User", Proxies: loopback, GroupsHeader: "X-Groups"},
+		`line 3: user "ann" is there already`:                                               {Mode: AuthBasic, UsersFile: secretFile(t, line+"\n"+line)},
+		`the hash of user "dan" has a cost of 31`:                                           {Mode: AuthBasic, UsersFile: secretFile(t, "dan:"+strings.Replace(strings.TrimPrefix(line, "ann:"), "$04$", "$31$", 1))},
+		"line 1: the name is longer than 200 bytes, or has blanks around it or":             {Mode: AuthBasic, UsersFile: secretFile(t, " "+line)},
 	} {
 		_, err := NewSignIn(auth, "127.0.0.1:0", slog.New(slog.DiscardHandler))
 		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "SECRET") {

@@ -229,7 +229,7 @@ func TestLowCostsAreWarnedOf(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got := signIn.Warning()
+		got, _ := signIn.Warnings()
 		if want == "" && got != "" || !strings.Contains(got, want) || want != "" && !strings.HasPrefix(got, "admin.auth.users_file "+path+": ") {
 			t.Errorf("got %q, want %q", got, want)
 		}
