@@ -132,8 +132,9 @@ func trigger(j *admin.Job) string {
 
 func (t *tool) jobShowCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "show JOB", Short: "Show a job and its state", Args: oneArg("a JOB")}
+	reader := secretArgsFlag(cmd)
 	return show(t, cmd, func(ctx context.Context, conn *connection, name string) (*admin.Job, error) {
-		job, err := conn.reader.Job(ctx, name)
+		job, err := reader(conn).Job(ctx, name)
 		return job, conn.noJob(ctx, name, err)
 	}, func(job *admin.Job, now time.Time) error { return t.facts(t.jobFacts(job, now)) })
 }

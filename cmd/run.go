@@ -82,10 +82,23 @@ func firstLine(s string) string {
 
 func (t *tool) runShowCommand() *cobra.Command {
 	cmd := &cobra.Command{Use: "show RUN", Short: "Show a run and its attempts", Args: oneArg("a RUN")}
+	reader := secretArgsFlag(cmd)
 	return show(t, cmd, func(ctx context.Context, conn *connection, name string) (*admin.Run, error) {
-		run, _, err := conn.reader.Run(ctx, jobs.RunID(name))
+		run, _, err := reader(conn).Run(ctx, jobs.RunID(name))
 		return run, noRun(name, err)
 	}, t.showRun)
+}
+
+// secretArgsFlag adds the flag that shows the values of secret args, and returns a function that
+// returns the reader to use.
+func secretArgsFlag(cmd *cobra.Command) func(*connection) *admin.Reader {
+	reveal := cmd.Flags().Bool("secret-args", false, "show the values of secret args instead of (hidden)")
+	return func(conn *connection) *admin.Reader {
+		if *reveal {
+			return conn.reader.Revealing()
+		}
+		return conn.reader
+	}
 }
 
 func noRun(id string, err error) error {

@@ -33,6 +33,7 @@ var checks = map[string]func(s string) *fault{
 	"group":       shaped(groupShape, fault{code: CodeName, kind: "group", want: "a name without commas, | and blanks around it"}),
 	"timezone":    checkTimezone,
 	"handler":     checkHandler,
+	"arg":         checkArg,
 	"http-url":    checkHTTPURL,
 	"header":      checkHeader,
 	"env":         checkVariable,
@@ -508,6 +509,23 @@ func checkInherited(s string) *fault {
 	case isSetting(s):
 		f.reason = "commands never inherit it, because it may contain the password of Redis"
 		f.hint = "give it to the job that needs it: env: {" + s + ": \"${" + s + "}\"}"
+	default:
+		return nil
+	}
+	return f
+}
+
+// checkArg refuses a path: a name in it would hide nothing.
+func checkArg(s string) *fault {
+	f := &fault{code: CodeName, kind: "name of an arg", want: "the name of an arg"}
+	last := s[strings.LastIndexByte(s, '.')+1:]
+	switch {
+	case strings.ContainsAny(last, "[]{}*") || strings.ContainsFunc(s, unicode.IsControl):
+		f.reason = "it takes a name, as it is written in the args"
+	case last == "":
+		f.reason = "it ends with a dot"
+	case last != s:
+		f.reason, f.hint = "it is a path; a name counts at any depth of the args", didYouMean(last)
 	default:
 		return nil
 	}

@@ -185,9 +185,9 @@ type Admin struct {
 	// ListenSet means that Listen was set explicitly. It is not a key.
 	ListenSet bool
 
-	// The path under which a reverse proxy shows the pages and the API, such as /lockstep. All links
-	// begin with it. The proxy may remove it from the requests that it passes on, or keep it. The
-	// worker also serves everything without it, so probes and the command line need not know it.
+	// The path under which a reverse proxy shows the pages and the API, such as /lockstep. All
+	// links begin with it. The proxy may remove it from the requests that it passes on, or keep it.
+	// The worker also serves everything without it: probes and the command line need not know it.
 	BasePath string `yaml:"base_path" check:"base-path" default:"/" example:"/lockstep"`
 
 	// Names that browsers and scripts use for the API and the pages, without a port. IP addresses
@@ -252,14 +252,14 @@ type Auth struct {
 	// remove this header from its clients' requests.
 	GroupsHeader string `yaml:"groups_header" check:"header" unset:"none: every user is an admin" example:"X-Forwarded-Groups"`
 
-	// proxy: the groups whose users are admins. * is a group of every user. Of several roles, the
-	// highest counts. A user without a role is refused.
+	// proxy: the groups of admins. * is a group of every user. Of several roles, the highest one
+	// counts. A user without a role is refused.
 	Admins []string `yaml:"admins" check:"group" size:"1" unset:"none" example:"[sre]"`
 
-	// proxy: the groups whose users are operators.
+	// proxy: the groups of operators.
 	Operators []string `yaml:"operators" check:"group" size:"1" unset:"none" example:"[on-call, dev]"`
 
-	// proxy: the groups whose users are viewers.
+	// proxy: the groups of viewers.
 	Viewers []string `yaml:"viewers" check:"group" size:"1" unset:"none" example:"[\"*\"]"`
 }
 
@@ -396,6 +396,12 @@ type jobFile struct {
 
 	// The default arguments of runs: any JSON value.
 	Args json.RawMessage `yaml:"args" unset:"none" example:"{format: pdf}"`
+
+	// Names of args with secret values, at any depth of the args. The pages, the API and the
+	// command line show (hidden) in their place, and so do the output and the errors of a run. Lock
+	// keys must not read them. Redis has the values: what must not reach Redis belongs in a
+	// ${...} of args or env.
+	SecretArgs []string `yaml:"secret_args" check:"arg" size:"1" unset:"none" example:"[password]"`
 
 	// The environment of a command, in addition to the variables that worker.env lets it inherit.
 	// The worker replaces ${...}, so no secret reaches Redis.

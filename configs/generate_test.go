@@ -170,6 +170,7 @@ var shapes = map[string]string{
 	"host":        hostShape().String(),
 	"base-path":   basePathShape().String(),
 	"group":       groupShape().String(),
+	"arg":         `^[^.{}*\[\]]+$`,
 	"network":     `^[0-9A-Fa-f:.]+(/[0-9]+)?$`,
 	"http-url":    `^https?://[^/]`,
 	"header":      headerName().String(),

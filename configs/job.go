@@ -170,6 +170,7 @@ func (l *loader) buildJob(f *jobFile, base policies) *jobs.Job {
 		Timezone:    *p.Timezone,
 		Env:         plainMap(f.Env),
 		Args:        f.Args,
+		SecretArgs:  f.SecretArgs,
 		Queue:       *p.Queue,
 		Retry:       jobs.Retry{Max: *p.Retry.Max, Backoff: *p.Retry.Backoff, Initial: *p.Retry.Initial, MaxDelay: *p.Retry.MaxDelay},
 		Concurrency: valueOr(f.Concurrency, 0),
@@ -453,6 +454,11 @@ func (l *loader) lockKeys(f *jobFile, job *jobs.Job) {
 				}
 				l.errorAt(f.src, list.Content[i], code, fmt.Sprintf("bad lock key %s in lock.%s of job %q: %s",
 					quote(shown), keys.name, f.name, reason), hint)
+			}
+			if secret := slices.IndexFunc(key.Fields(), job.IsSecretArg); secret >= 0 {
+				report(CodeLockKey, fmt.Sprintf("it reads the secret arg %s, and every user sees the names of locks", quote(key.Fields()[secret])),
+					"read another arg, such as an ID")
+				continue
 			}
 			if err != nil && job.Scheduled() {
 				reason := strings.TrimPrefix(err.Error(), fmt.Sprintf("lock key %.100q: ", template))

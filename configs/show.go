@@ -147,14 +147,15 @@ func jobKeys(v reflect.Value, prefix string, list *[]Value) {
 	}
 }
 
-// Redact returns a copy of a job in which apparent secrets are hidden. ${...} stays, because it is
-// not a secret.
+// Redact returns a copy of a job in which apparent secrets and secret args are hidden. Elsewhere
+// ${...} stays, because it is not a secret.
 func Redact(job *jobs.Job) *jobs.Job {
 	out, err := job.MapTexts(mayHoldSecrets(job.Args), safe)
 	if err != nil {
 		// The args are not JSON, and are refused later for that reason.
 		out, _ = job.MapTexts(false, safe)
 	}
+	out.Args = job.HideArgs(out.Args)
 	return out
 }
 

@@ -17,7 +17,7 @@ func full() *jobs.Job {
 	return &jobs.Job{
 		Name: "full", Description: "d", Schedule: "* * * * *", Every: time.Second, Timezone: "UTC", Command: []string{"true"},
 		HTTP: &jobs.HTTP{Method: "GET", URL: "http://x", Headers: map[string]string{"Any-Header": "1"}}, Handler: "h",
-		Env: map[string]string{"ANY": "1"}, Args: json.RawMessage(`{"any":{"key":1}}`), Queue: "q", Timeout: 1,
+		Env: map[string]string{"ANY": "1"}, Args: json.RawMessage(`{"any":{"key":1}}`), SecretArgs: []string{"any"}, Queue: "q", Timeout: 1,
 		Retry: jobs.Retry{Max: 1, Backoff: jobs.BackoffFixed, Initial: 1, MaxDelay: 1},
 		Lock: jobs.Lock{Exclusive: []string{"a"}, Shared: []string{"b"}, Permits: map[string]int{"any": 1}, Wait: 1, OnBusy: jobs.BusyFail,
 			MaxHold: 1, MinHold: 1, CrashDelay: 1},

@@ -153,6 +153,8 @@ type Job struct {
 	// Env is for commands. It is added to the variables inherited from the worker and takes
 	// precedence.
 	Env map[string]string `json:"env,omitempty"`
+	// Names of args with secret values, at any depth of the args. See [Job.HideArgs].
+	SecretArgs []string `json:"secret_args,omitempty"`
 	// Default arguments, a JSON value. A run may have its own.
 	Args    json.RawMessage `json:"args,omitempty"`
 	Queue   string          `json:"queue"`

@@ -27,6 +27,9 @@ func ParseKey(text string) (*Key, error) {
 // String returns the text that was parsed.
 func (k *Key) String() string { return k.key.String() }
 
+// Fields returns the names of the args that the key reads, and of those that lead to them.
+func (k *Key) Fields() []string { return k.key.Fields() }
+
 // Expand returns the keys for the given arguments, as [rule.Key.Expand] does. Each error is a
 // [*rule.KeyError] and [Permanent], because the same arguments would fail again.
 func (k *Key) Expand(args json.RawMessage) ([]string, error) {

@@ -124,10 +124,8 @@ func (m *mapping) args(raw json.RawMessage) json.RawMessage {
 	if len(raw) == 0 {
 		return raw
 	}
-	decoder := json.NewDecoder(bytes.NewReader(raw))
-	decoder.UseNumber() // a number keeps its digits
-	var value any
-	if err := decoder.Decode(&value); err != nil {
+	value, err := readArgs(raw)
+	if err != nil {
 		m.err = fmt.Errorf("args: %w", err)
 		return raw
 	}

@@ -152,6 +152,19 @@ func parsePath(text string) ([]step, error) {
 // String returns the text that was parsed.
 func (k *Key) String() string { return k.text }
 
+// Fields returns the names of the fields that the key reads, and of those that lead to them.
+func (k *Key) Fields() []string {
+	var names []string
+	for _, part := range k.parts {
+		for _, s := range part.path {
+			if s.name != "" {
+				names = append(names, s.name)
+			}
+		}
+	}
+	return names
+}
+
 // KeyError says what is wrong with a lock key, or which field of the arguments it could not use.
 // errors.Is(err, [locks.ErrInvalid]) is true: the same key with the same arguments will fail again.
 type KeyError struct {

@@ -189,3 +189,18 @@ func FuzzKey(f *testing.F) {
 		}
 	})
 }
+
+func TestFieldsOfAKeyAreThoseOnItsPaths(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"rates": "", "x:{a.b[0].c}:{id}": "a b c id", "{[*].d}": "d", "{[0]}": "",
+	} {
+		key, err := rule.ParseKey(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Join(key.Fields(), " "); got != want {
+			t.Errorf("%s: got %q, want %q", text, got, want)
+		}
+	}
+}

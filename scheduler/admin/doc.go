@@ -67,6 +67,15 @@
 // request for a job in the step that makes the run, and counts those that follow: it records their
 // number every ten seconds and when it ends, and loses at most that count when it is killed.
 //
+// # Secret args
+//
+// A job names its secret args (secret_args). A [Reader] shows (hidden) in their place,
+// in every answer and to every user, and compares filters with that: a search for a password finds
+// nothing. The env of a job and the headers of its request are in no answer at all. The command
+// line shows secret args on request, because it can read Redis anyway. Redis has the values, as the
+// worker needs them. A build that does not know secret_args runs none of these jobs, and shows the
+// values.
+//
 // # Not promised
 //
 // One answer is assembled from several reads, one after the other: a run may show as running in one

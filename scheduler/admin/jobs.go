@@ -100,15 +100,19 @@ func (r *Reader) describe(ctx context.Context, records []ledger.JobRecord) ([]Jo
 		return nil, err
 	}
 	described := make([]Job, len(records))
+	known := r.knowing(records)
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(describedTogether)
 	for i, record := range records {
 		job := &described[i]
 		*job = newJob(record, now)
+		if r.reveals() {
+			job.Args = record.Job.Args
+		}
 		job.QueuePaused = slices.Contains(paused, job.Queue)
 		job.Outstanding, job.Running = outstanding[job.Name], running[job.Name]
 		group.Go(func() error {
-			last, err := r.endedPager([]string{job.Name}, wasRun).next(ctx, 1, lastRunWithin)
+			last, err := known.endedPager([]string{job.Name}, wasRun).next(ctx, 1, lastRunWithin)
 			if len(last) > 0 {
 				run := newRun(last[0].record)
 				job.LastRun = &run
@@ -126,7 +130,7 @@ func newJob(record ledger.JobRecord, now time.Time) Job {
 	d := record.Job
 	job := Job{
 		Name: d.Name, Description: Text(d.Description), Schedule: Text(d.Schedule), Every: seconds(d.Every),
-		Kind: jobs.KindCommand, Command: d.Command, Handler: d.Handler, Args: d.Args, Queue: d.Queue, Locks: locksOf(d), Timeout: seconds(d.Timeout),
+		Kind: jobs.KindCommand, Command: d.Command, Handler: d.Handler, Args: d.HideArgs(d.Args), Queue: d.Queue, Locks: locksOf(d), Timeout: seconds(d.Timeout),
 		Retry: Retry{Max: d.Retry.Max, Backoff: d.Retry.Backoff, Initial: Seconds(d.Retry.Initial),
 			MaxDelay: Seconds(d.Retry.MaxDelay)},
 		Overlap: d.Overlap, MaxQueued: d.MaxQueued, OnMissed: d.OnMissed, OnCrash: d.OnCrash, MaxCrashes: d.MaxCrashes,

@@ -376,6 +376,9 @@ func (o *Operator) RunJob(ctx context.Context, request ledger.Request, by Actor)
 // enqueue asks for a run and records that in the audit: an actor's first request for a job at once,
 // in the same step, those that follow within a few seconds as one.
 func (o *Operator) enqueue(ctx context.Context, request ledger.Request, act ledger.Act) (*ledger.Enqueued, error) {
+	if err := request.Job.CheckShown(request.Args); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
 	act.Span = requestEntry
 	kind := act.Who + "\x00" + act.What + "\x00" + act.On
 	first, _ := o.requests.First(kind, time.Now())

@@ -68,6 +68,7 @@ func (r *Reader) Overview(ctx context.Context, snapshot *Snapshot) (*Overview, e
 	if err != nil {
 		return nil, err
 	}
+	r = r.knowing(records)
 	outstanding, err := r.book.Outstanding(ctx, "", countPending)
 	if err != nil {
 		return nil, err

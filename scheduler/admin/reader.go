@@ -17,7 +17,8 @@ var ErrInvalid = errors.New("invalid request")
 
 // Reader answers questions about runs, jobs, locks and workers in the shapes of this package. Each
 // call reads anew; it changes nothing. An unknown name gives an error that is [ledger.ErrUnknown].
-// A Reader is safe for concurrent use.
+// The values of secret args are hidden, unless the reader is [Reader.Revealing]. A Reader is safe
+// for concurrent use.
 type Reader struct {
 	book  Book
 	space Space
@@ -41,6 +42,7 @@ type Book interface {
 	Ahead(ctx context.Context, record *ledger.Record) (int, error)
 	DueQueues(ctx context.Context, queues, records int) ([]ledger.DueQueue, error)
 	Definition(ctx context.Context, id jobs.RunID) (*jobs.Job, error)
+	Definitions(ctx context.Context, ids []jobs.RunID) []ledger.Definition
 	ActiveJobs(ctx context.Context, names []string) (map[string]*jobs.Job, error)
 	NeedOf(ctx context.Context, record *ledger.Record) (ledger.Need, error)
 	Asides(ctx context.Context) ([]ledger.Aside, error)
@@ -58,7 +60,9 @@ type Space interface {
 func NewReader(l *ledger.Ledger) *Reader { return ReaderOf(l, l.Space()) }
 
 // ReaderOf returns a reader of anything that has the methods of a ledger and a lock space.
-func ReaderOf(book Book, space Space) *Reader { return &Reader{book: book, space: space} }
+func ReaderOf(book Book, space Space) *Reader {
+	return &Reader{book: &veil{book, book.ActiveJobs}, space: space}
+}
 
 // RunFilter selects runs. The zero value selects all that are kept.
 type RunFilter struct {

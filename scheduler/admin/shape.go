@@ -20,7 +20,7 @@ type Run struct {
 	State   ledger.State   `json:"state"`
 	// why it was skipped, missed, canceled, lost, or failed without an attempt's error
 	Reason     Text            `json:"reason"`
-	Args       json.RawMessage `json:"args"` // null in a list when they have more than 1 KiB
+	Args       json.RawMessage `json:"args"` // null in a list when they have more than 1 KiB; see [Reader]
 	Queue      string          `json:"queue"`
 	CreatedAt  Instant         `json:"created_at"`
 	StartedAt  Instant         `json:"started_at"` // of its first attempt

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -216,13 +217,14 @@ func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed) []ledger.Due {
 	defer cancel(nil)
 	own := &stopper{cancel}
 	w.running.Store(record.ID, own)
-	// From here on no value of a ${...} must get into Redis or into a log.
+	// From here on no value of a ${...} or of a secret arg must get into Redis or into a log.
 	job, secrets, err := w.expand(claimed)
-	redactor, tail := jobs.NewRedactor(secrets), jobs.NewTail(0)
 	var executor jobs.Executor
 	if err == nil {
+		secrets = append(secrets, job.ArgSecrets(argsOf(claimed, job))...)
 		executor, err = w.executor(job)
 	}
+	redactor, tail := jobs.NewRedactor(secrets), jobs.NewTail(0)
 	// The error of a Go handler may wrap any of the errors that mean something here, for example
 	// the locks.ErrLost of a lock that it has acquired itself. Such an error is a failure.
 	declined := errors.Is(err, jobs.ErrUnknownHandler) || errors.Is(err, jobs.ErrUnknownKeys)
@@ -376,6 +378,16 @@ func (w *Worker) abandons() bool {
 	}
 }
 
+// argsOf returns the args of an attempt. job is the definition with its ${...} replaced. The locks
+// are those of the record's args: even in the run of a tick they differ from the definition's, if
+// the run was retried after its job had changed.
+func argsOf(claimed *ledger.Claimed, job *jobs.Job) json.RawMessage {
+	if jobs.SameArgs(claimed.Args, claimed.Job.Args) {
+		return job.Args
+	}
+	return claimed.Args
+}
+
 // executor returns what does the work of a job. The error is [jobs.ErrUnknownHandler] if this
 // worker cannot do it.
 func (w *Worker) executor(job *jobs.Job) (jobs.Executor, error) {
@@ -403,18 +415,12 @@ func (w *Worker) execute(ctx context.Context, executor jobs.Executor, hold *lock
 		allowed += endingLimit
 	}
 	defer w.stuck.watch(ctx, record, allowed, log)()
-	// The locks are those of the record's args. Even in the run of a tick they differ from the
-	// definition's, if the run was retried after its job had changed.
-	args := claimed.Args
-	if jobs.SameArgs(args, claimed.Job.Args) {
-		args = job.Args // with their ${...} replaced
-	}
 	tick := record.Tick
 	if again, is := record.ID.Replays(); is {
 		tick = again
 	}
 	return executor.Execute(ctx, &jobs.Attempt{
-		Job: job, Run: record.ID, Number: record.Last().Number, Tick: tick, Args: args,
+		Job: job, Run: record.ID, Number: record.Last().Number, Tick: tick, Args: argsOf(claimed, job),
 		Token: hold.Token(), Hold: hold.ID(), Locks: hold.Names(), Worker: string(hold.Session()),
 		TraceParent: traceParent(record.ID), Output: output, Redactor: redactor, KillBy: hold.KillBy,
 		Abandon: w.leave,

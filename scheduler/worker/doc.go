@@ -119,9 +119,9 @@
 // # Secrets
 //
 // Options.Expand returns the values that replaced the ${...} of the definition. The output and the
-// error of the attempt pass through a [jobs.Redactor] that knows exactly these, before the tail of
-// the output is cut and before anything is stored or logged: a tail that begins in the middle of a
-// secret would show the rest of it.
+// error of the attempt pass through a [jobs.Redactor] that knows exactly these, and the values of
+// secret args (see [jobs.Job.ArgSecrets]), before the tail of the output is cut and before anything
+// is stored or logged: a tail that begins in the middle of a secret would show the rest of it.
 //
 // # A reload
 //

@@ -3,6 +3,7 @@ package worker_test
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -109,5 +110,31 @@ func TestFailedRunIsLoggedAsAWarning(t *testing.T) {
 	f.await("a line for each attempt", func() bool { return len(ended()) == 2 })
 	if got, want := ended(), []string{"INFO", "WARN"}; !slices.Equal(got, want) {
 		t.Errorf("the attempts ended at the levels %q, want %q: the first one is tried again", got, want)
+	}
+}
+
+func TestSecretArgsReachTheAttemptButNoRecordOfIt(t *testing.T) {
+	f := newFleet(t)
+	const args = `{"password":"alpha-5f0c81","user":"ann"}`
+	job := f.job("signs-in", func(context.Context, *jobs.Run[struct{}]) error { return nil })
+	job.Handler, job.Command, job.Retry.Max = "", []string{"do"}, 0
+	job.Args, job.SecretArgs = json.RawMessage(args), []string{"password"}
+	f.start(func(o *worker.Options) {
+		o.Executors = map[string]jobs.Executor{"command": executor(func(_ context.Context, attempt *jobs.Attempt) error {
+			if string(attempt.Args) != args {
+				t.Errorf("got %s, want the values", attempt.Args)
+			}
+			fmt.Fprint(attempt.Output, "ann signs in with alpha-5f0c81")
+			return jobs.Permanent(errors.New("alpha-5f0c81 is refused"))
+		})}
+	})
+	id := f.enqueue(job, "a")
+	record := f.awaitState(id, ledger.StateFailed)
+	if got := record.Last().Error; got != "(hidden) is refused" {
+		t.Errorf("got the error %q", got)
+	}
+	_, output, err := f.ledger.Find(f.Context(), id)
+	if err != nil || output != "ann signs in with (hidden)" {
+		t.Errorf("got the output %q, %v", output, err)
 	}
 }

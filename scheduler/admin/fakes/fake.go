@@ -29,10 +29,12 @@ type Fake struct {
 	PausedQueues []string
 	AheadOf      map[jobs.RunID]int
 	Needs        map[jobs.RunID]ledger.Need
-	SetAside     []ledger.Aside
-	Queues       []ledger.DueQueue
-	Listing      locks.Listing
-	Live         []locks.SessionRecord // sessions
+	// Owned are the definitions that runs were made with, if not those of Registered.
+	Owned    map[jobs.RunID]*jobs.Job
+	SetAside []ledger.Aside
+	Queues   []ledger.DueQueue
+	Listing  locks.Listing
+	Live     []locks.SessionRecord // sessions
 
 	ReadCount    atomic.Int64 // reads of everything
 	HistoryCount atomic.Int64 // reads of parts of histories
@@ -267,10 +269,22 @@ func (f *Fake) Ahead(_ context.Context, record *ledger.Record) (int, error) {
 	return f.AheadOf[record.ID], f.read()
 }
 
-// Definition returns the definition of a run's job.
+// Definition returns an element of Owned, or the definition of a run's job.
 func (f *Fake) Definition(ctx context.Context, id jobs.RunID) (*jobs.Job, error) {
+	if job := f.Owned[id]; job != nil {
+		return job, f.read()
+	}
 	record, err := f.Job(ctx, id.Job())
 	return record.Job, err
+}
+
+// Definitions returns what [Fake.Definition] returns for each run.
+func (f *Fake) Definitions(ctx context.Context, ids []jobs.RunID) []ledger.Definition {
+	all := make([]ledger.Definition, len(ids))
+	for i, id := range ids {
+		all[i].Job, all[i].Err = f.Definition(ctx, id)
+	}
+	return all
 }
 
 // NeedOf returns an element of Needs.

@@ -150,7 +150,7 @@
 //
 // Each user has a role, and may do what the roles above it may do, too:
 //
-//	viewer    reads everything except secrets. env and headers of jobs are shown to no user
+//	viewer    reads everything. env, headers and secret args of jobs are shown to no user
 //	operator  starts, pauses and resumes jobs, replays and skips their ticks, enqueues, cancels and
 //	          retries runs, pauses and resumes queues, and asks the holder of a lock to release it
 //	admin     releases locks by force, drains workers, makes them load or check a config, and

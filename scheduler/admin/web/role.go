@@ -13,7 +13,7 @@ import (
 type Role string
 
 const (
-	RoleViewer   Role = "viewer"   // sees everything except secrets
+	RoleViewer   Role = "viewer"   // sees everything, and changes nothing
 	RoleOperator Role = "operator" // also acts on runs, jobs, queues and locks
 	RoleAdmin    Role = "admin"    // may do everything
 )

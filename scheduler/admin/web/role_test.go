@@ -11,8 +11,11 @@ import (
 	"strings"
 	"testing"
 
+	"lockstep/jobs"
 	"lockstep/locks/redistest"
 	"lockstep/scheduler/admin"
+	"lockstep/scheduler/admin/fakes"
+	"lockstep/scheduler/ledger"
 )
 
 // byGroups is the sign-in by a proxy, with the roles as groups.
@@ -142,6 +145,57 @@ func TestEachRoleMayDoWhatEachRouteAllows(t *testing.T) {
 		if !strings.HasPrefix(act.Who, "the-admin ") && !strings.HasPrefix(act.Who, "the-operator ") {
 			t.Errorf("%s did %s", act.Who, act.What)
 		}
+	}
+}
+
+// quitter cancels a request when its reply begins: a reply of events has no end.
+type quitter struct {
+	*httptest.ResponseRecorder
+	cancel context.CancelFunc
+}
+
+func (q quitter) Write(p []byte) (int, error) {
+	defer q.cancel()
+	return q.ResponseRecorder.Write(p)
+}
+
+func (q quitter) WriteString(p string) (int, error) { return q.Write([]byte(p)) }
+
+// A route that is registered later is tested too.
+func TestSecretsOfJobsAreInNoReply(t *testing.T) {
+	t.Parallel()
+	f := fakes.Fleet()
+	const hush = "hush-8d2f"
+	args := json.RawMessage(`{"password":"` + hush + `","user":"ann"}`)
+	f.Registered = append(f.Registered,
+		ledger.JobRecord{Job: &jobs.Job{Name: "sync", Queue: "default", Command: []string{"sync"}, Env: map[string]string{"TOKEN": hush}, Args: args, SecretArgs: []string{"password"}}},
+		ledger.JobRecord{Job: &jobs.Job{Name: "call", Queue: "default", HTTP: &jobs.HTTP{Method: "GET", URL: "https://x/?key=" + hush, Headers: map[string]string{"Authorization": hush}}}})
+	f.Open = append(f.Open, &ledger.Record{ID: "sync#open", Job: "sync", State: ledger.StateDue, Queue: "default", Created: fakes.Noon, Args: args})
+	f.Ended["sync"] = []*ledger.Record{{ID: "sync#ended", Job: "sync", State: ledger.StateFailed, Created: fakes.Noon, Finished: fakes.Noon, Args: args}}
+	s := newServer(t, f)
+	hidden := 0
+	for _, route := range s.table {
+		if route.method == http.MethodPost {
+			continue
+		}
+		for _, name := range []string{"sync", "call", "sync%23open", "sync%23ended"} {
+			path := parameter.ReplaceAllString(strings.TrimSuffix(route.pattern, "{$}"), name)
+			ctx, cancel := context.WithCancel(t.Context())
+			r := httptest.NewRequestWithContext(ctx, http.MethodGet, path, nil)
+			r.Host = "127.0.0.1:9620"
+			w := quitter{httptest.NewRecorder(), cancel}
+			s.ServeHTTP(w, r)
+			cancel()
+			if strings.Contains(w.Body.String(), hush) {
+				t.Errorf("%s has a secret: %s", path, w.Body)
+			}
+			if strings.Contains(w.Body.String(), jobs.Hidden) {
+				hidden++
+			}
+		}
+	}
+	if hidden < 10 {
+		t.Errorf("got %d replies with a hidden arg, want those of jobs and runs", hidden)
 	}
 }
 
