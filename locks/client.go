@@ -50,6 +50,12 @@ type Options struct {
 	// if the server is younger than the lease. A negative value removes even that wait.
 	Grace time.Duration
 
+	// Keep bounds what Redis keeps of the holds and waits that have ended, so that [Space.Past] can
+	// list them. The space has one pair of bounds: those of the last client that was opened with
+	// some. The zero value leaves them as they are; a space without any then keeps 100,000 entries
+	// for 48 h at most. With negative Entries it keeps none.
+	Keep Keep
+
 	// Card is what a session publishes about itself: a JSON object of at most 16 KiB. Default
 	// {host, pid, started_at}.
 	Card json.RawMessage
@@ -104,6 +110,8 @@ type Client struct {
 	name      string
 	lease     time.Duration
 	patience  time.Duration // Options.ReserveAfter with its default; 0: strictly in order
+	bounds    string        // Options.Keep as the scripts read it
+	rebind    int           // 1: Options.Keep replaces the bounds of the space, else 0
 	try       time.Duration // how long one command may take before it is sent again
 	// opened is how long the first opening of a session took. It is written before any goroutine
 	// runs.
@@ -250,12 +258,18 @@ func newClient(o Options) (*Client, error) {
 	case c.patience < 0:
 		c.patience = 0
 	}
+	var err error
+	if c.bounds, err = o.Keep.Text(); err != nil {
+		return nil, err
+	}
+	if o.Keep != (Keep{}) {
+		c.rebind = 1
+	}
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
 	}
 	c.identity.log = c.log
 	c.try = max(minTry, c.lease/renewalsPerLease)
-	var err error
 	host, hostErr := os.Hostname()
 	if c.name == "" {
 		c.name = host
@@ -469,7 +483,8 @@ func (c *Client) openSession(ctx context.Context, try time.Duration) (*session, 
 		knew := c.last != nil
 		c.mu.Unlock()
 		s.dog.from = c.clock.read()
-		r, err := c.callWithin(ctx, try, space.Open, string(id), c.lease.Milliseconds(), string(s.card), c.newSpace(), c.recovery.first(knew))
+		r, err := c.callWithin(ctx, try, space.Open, string(id), c.lease.Milliseconds(), string(s.card), c.newSpace(), c.recovery.first(knew),
+			c.bounds, c.rebind)
 		if err == nil && r.At(0) == "open" {
 			s.setClock(serverClock{space.Time(r.NumberAt(1)), s.dog.from})
 			s.gen = c.begins(generation{r.At(2), r.At(3)}, r.NumberAt(5) == 1)

@@ -23,7 +23,7 @@ func (s *session) renew(ctx context.Context) (time.Duration, error) {
 	local := c.clock.read()
 	least, margin := c.recovery.args()
 	r, err := space.Run(ctx, c.beat, space.Renew, c.space.keys, string(s.id), c.lease.Milliseconds(), gen.id, gen.epoch,
-		least, margin)
+		least, margin, c.bounds)
 	if err != nil {
 		return 0, err
 	}

@@ -54,6 +54,9 @@ type (
 	// A PermitLimit is a declared number of permits.
 	PermitLimit = space.PermitLimit
 
+	// Keep bounds what a space keeps of holds and waits that have ended.
+	Keep = space.Keep
+
 	// A Revocation names the actor that wants a lock back, and its reason.
 	Revocation = space.Revocation
 	// A Force is how forcefully a lock is revoked.

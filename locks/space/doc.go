@@ -17,7 +17,7 @@
 //     [Passing], [Lasting] and [Unsent] tell apart the errors of a command. [Insist] repeats it
 //     with a growing pause ([Backoff]).
 //   - [Space.Read], [Space.HeldBy], [Space.Sessions] and [Space.Permits] list what is stored, and
-//     write nothing.
+//     [Space.Past] lists what has ended. They write nothing.
 //
 // # Scripts of other packages
 //
@@ -66,6 +66,19 @@
 // would take an offer. Its waits then leave the queues, block no other request and get no offers.
 // They keep their tickets. The script that lets the class go puts them back into their places and
 // offers what is free.
+//
+// # What is kept
+//
+// Each script that ends a hold or a wait appends how it ended to a stream ([Entry]), unless the
+// space keeps nothing. Three functions do so for all paths: giveBack (the fast ones)
+// and S.free end a hold, and forget ends a wait. A time and a number bound the stream ([Keep]); the
+// last client that declares some has set them. An entry has at most 150 bytes, and a larger record
+// takes several. Old ones are removed with about every tenth entry and with each renewal, in whole
+// nodes of the stream: some more than the bounds may remain. An entry never makes a script
+// fail: when memory is full, or the key has another type, the end of a hold is not kept.
+//
+// A hold that Redis itself did not end has no entry: one that it lost with its data, or one of a
+// session that came back too late to re-assert it.
 //
 // # Format
 //

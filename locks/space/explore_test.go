@@ -429,7 +429,7 @@ func (m *model) untied(name string, limit, version int64, these bool) (asked []s
 		for _, w := range queue {
 			mode, _ := want(w.items, name)
 			if len(w.under) > 0 && (mode != 0 || !these) && c.circle(w.items, w.under) {
-				asked, found = append(asked, w.id), c.drop(w.id)
+				asked, found = append(asked, w.id), c.drop(w.id, "d")
 				break
 			}
 		}
@@ -820,7 +820,7 @@ func (w *world) retrace(t testing.TB, rdb *redis.Client, flaw string, source fun
 			limit, version := w.limits[s.lowered+1], int64(s.lowered+2)
 			err := run(s.m.us + 1000)
 			if err == nil {
-				s.asked, err = h.askedAgain("p", limit, version)
+				s.asked, err = h.askedAgain()
 			}
 			if err == nil {
 				err = s.m.checkAsked("p", limit, version, s.asked)

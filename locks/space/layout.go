@@ -63,9 +63,19 @@ var keys = []struct{ name, kind string }{
 	//   - grace: nothing is granted before that time, ms
 	//   - lost: 1 if the grace period is for a loss of data
 	//   - at:<session>: the epoch in which it last asserted everything it holds, a space, its lease
+	//   - keep: for how long the space keeps entries in past, ms, a blank, and how many; 0 0: none
 	{"meta", "hash"},
 	// The last token.
 	{"seq", "string"},
+	// How holds and waits have ended, in the order of their ends: the time of an entry's ID is that
+	// of the end. Each has one field:
+	//   - e: a StoredEntry, or its first 150 bytes
+	//   - m: the next 150 bytes of it. So the number of entries bounds their memory, too
+	//   - b: the space began to keep entries
+	//
+	// Without the key, the space keeps none: see keep in meta. Builds that do not know it write
+	// none.
+	{"past", "stream"},
 }
 
 // StoredHold is a member of the key hold, its fields joined by \31.
@@ -102,10 +112,41 @@ type StoredWait struct {
 	Items   string // as of a hold
 }
 
+// StoredEntry is how a hold or a wait has ended, its fields joined by \31. From ID on, it has the
+// fields of a StoredHold without its session, so that a release need not split the hold.
+type StoredEntry struct {
+	// How is h, for a hold, and a letter:
+	//   - r released
+	//   - l lost: its session lost its lease, or Redis lost data and another hold proved stronger
+	//   - e expired: it was held for its longest time
+	//   - v revoked
+	//   - c crashed: the process of its session died
+	//
+	// Or it is w, for a wait, and a letter:
+	//   - g granted
+	//   - t timed out
+	//   - k canceled
+	//   - d deadlock: it was the youngest of a circle
+	//   - f refused: it can never be granted as it is
+	//   - l and c as for a hold
+	How   string
+	ID    string // of a run's wait, only its first letter
+	Token string // of a hold
+	Since string // ms, of the grant, or when the wait was queued
+	Rest  string // ms, until when the bundle of the hold stays taken after its end; empty for none
+	// Blocker is what a wait was waiting for, last or, if it is a run's, first: the resource, the
+	// ID of the hold or request, and its run; joined by \30. It is empty if that is not known.
+	Blocker string
+	// Info is as of a hold. Of a run it is # and its ID; Items is then without the run's resource.
+	Info  string
+	Items string // as of a hold
+}
+
 // Holds and Waits are the layouts of the records above: H_TOKEN, W_TICKET.
 var (
-	Holds = RecordOf[StoredHold]("H", 31)
-	Waits = RecordOf[StoredWait]("W", 31)
+	Holds   = RecordOf[StoredHold]("H", 31)
+	Waits   = RecordOf[StoredWait]("W", 31)
+	entries = RecordOf[StoredEntry]("E", 31)
 )
 
 // expand replaces what a text of Lua names of the records and the keys.

@@ -12,7 +12,7 @@ import (
 // The library of the space by nouns, see scripts/lib and scripts/slow. A declaration uses only
 // those before it, in this order, except that the slow path also uses what S has.
 var (
-	library = []string{"clock", "item", "take", "hold", "server", "meta", "page"}
+	library = []string{"clock", "item", "kept", "take", "hold", "server", "meta", "page"}
 	slow    = []string{
 		"work", "wait", "release", "drop", "class", "nest", "park", "queue", "blocked", "grant",
 		"head", "settle", "graph", "cycle", "permits", "reap", "describe", "rival",

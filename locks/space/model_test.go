@@ -34,6 +34,8 @@ type model struct {
 	at     map[string]string
 	leases map[string]int64
 
+	past []string // how holds and waits have ended, see pastText
+
 	flaw string // a rule that is broken, for the exploration to find; "" for none
 }
 
@@ -395,8 +397,25 @@ func (m *model) take(id, session, info string, items []string, limits modelLimit
 	return fmt.Sprint(m.seq)
 }
 
-// free ends a hold, or makes it rest. It returns false if no valid hold has that ID.
-func (m *model) free(id string, crashed, atOnce bool) bool {
+// pastText is what a dump has of an entry: all but what blocked a wait.
+func pastText(f StoredEntry) string {
+	return strings.Join([]string{f.How, f.ID, f.Token, f.Since, f.Rest, f.Info, f.Items}, " ")
+}
+
+// keepHold keeps how a hold has ended.
+func (m *model) keepHold(how, id string, h *modelHold) {
+	f := StoredEntry{
+		How: "h" + how, ID: id, Token: fmt.Sprint(h.token), Since: fmt.Sprint(h.since), Info: h.info, Items: strings.Join(h.items, "\x1f"),
+	}
+	if h.rests != 0 {
+		f.Rest = fmt.Sprint(h.rests)
+	}
+	m.past = append(m.past, pastText(f))
+}
+
+// free ends a hold, or makes it rest. It returns false if no valid hold has that ID. how is as in
+// StoredEntry, "" if its holder releases it.
+func (m *model) free(id, how string, atOnce bool) bool {
 	h := m.holds[id]
 	if h == nil || h.rests != 0 && !atOnce {
 		return false
@@ -405,13 +424,20 @@ func (m *model) free(id string, crashed, atOnce bool) bool {
 	if h.limits.least > 0 {
 		rest = h.since + h.limits.least
 	}
-	if crashed && h.limits.crash > 0 {
+	if (how == "c" || how == "l") && h.limits.crash > 0 {
 		rest = max(rest, m.now()+h.limits.crash)
 	}
+	rested := h.rests != 0 // then its end is kept already
 	if rest > m.now() && !atOnce {
 		h.rests = rest
 	} else {
 		delete(m.holds, id)
+	}
+	if how == "" && h.asked != "" {
+		how = "v"
+	}
+	if !rested {
+		m.keepHold(cmp.Or(how, "r"), id, h)
 	}
 	return true
 }
@@ -437,7 +463,7 @@ func (m *model) settle() {
 			m.offered[w.id] = true
 			continue
 		}
-		delete(m.waits, w.id)
+		m.drop(w.id, "g")
 		m.take(w.id, w.session, w.info, w.items, w.limits)
 		m.revs[w.session]++
 	}
@@ -446,8 +472,19 @@ func (m *model) settle() {
 // strange reports whether no client was greeted on the server yet.
 func (m *model) strange() bool { return m.server != "" && m.knows != "" && m.server != m.knows }
 
-func (m *model) drop(id string) bool {
-	_, ok := m.waits[id]
+// entry returns what a dump has of a wait that has ended. how is as in StoredEntry.
+func (w *modelWait) entry(how string) string {
+	return pastText(StoredEntry{
+		How: "w" + how, ID: w.id, Since: fmt.Sprint(w.since), Info: w.info, Items: strings.Join(w.items, "\x1f"),
+	})
+}
+
+// drop ends a wait. how is as in StoredEntry.
+func (m *model) drop(id, how string) bool {
+	w, ok := m.waits[id]
+	if ok {
+		m.past = append(m.past, w.entry(how))
+	}
 	delete(m.waits, id)
 	delete(m.offered, id)
 	return ok
@@ -492,15 +529,26 @@ func (m *model) reap() {
 		if at > now {
 			continue
 		}
+		how := map[int64]string{0: "", 1: "c"}[at]
+		if at > 1 {
+			how = "l"
+		}
 		for id, h := range m.holds {
 			if h.session == session && h.rests == 0 {
-				late := h.limits.most > 0 && h.due() <= at // the timer wheel reaches it first
-				m.free(id, at > 0 && !late, false)
+				if h.limits.most > 0 && h.due() <= at { // the timer wheel reaches it first
+					m.free(id, "e", false)
+				} else {
+					m.free(id, how, false)
+				}
 			}
 		}
 		for id, w := range m.waits {
-			if w.session == session {
-				m.drop(id)
+			switch {
+			case w.session != session:
+			case w.deadline != 0 && w.deadline < at: // the timer wheel reaches it first
+				m.drop(id, "t")
+			default:
+				m.drop(id, cmp.Or(how, "k"))
 			}
 		}
 		delete(m.ends, session)
@@ -511,14 +559,14 @@ func (m *model) reap() {
 	for id, w := range m.waits {
 		switch {
 		case w.deadline != 0 && w.deadline <= now:
-			m.drop(id)
+			m.drop(id, "t")
 		case w.state == "o" && w.lapse <= now:
 			w.state = "l"
 		}
 	}
 	for id, h := range m.holds {
 		if at := h.due(); at != 0 && at <= now {
-			m.free(id, false, h.rests != 0)
+			m.free(id, "e", h.rests != 0)
 		}
 	}
 	m.settle()
@@ -680,7 +728,7 @@ func (m *model) assert(session string, lease int64, id, epoch, newID string, lea
 		case known != nil && known.rests != 0:
 			m.holds[claim.id] = &claim.hold
 		case known == nil:
-			m.drop(claim.id)
+			m.drop(claim.id, "g")
 			if !m.admit(claim) {
 				reply = append(reply, claim.id)
 			}
@@ -734,7 +782,7 @@ func (m *model) admit(claim modelClaim) bool {
 	}
 	for _, id := range rivals {
 		session, _, _ := cutLast(id)
-		if m.free(id, false, true) && m.alive(session) {
+		if m.free(id, "l", true) && m.alive(session) {
 			m.revs[session]++
 		}
 	}
@@ -774,6 +822,7 @@ func cutLast(id string) (session, number string, ok bool) {
 // clone returns a copy that shares nothing.
 func (m *model) clone() *model {
 	c := *m
+	c.past = slices.Clip(m.past)
 	c.ends, c.revs, c.offered, c.declared = maps.Clone(m.ends), maps.Clone(m.revs), maps.Clone(m.offered), maps.Clone(m.declared)
 	c.at, c.leases = maps.Clone(m.at), maps.Clone(m.leases)
 	c.holds, c.waits = map[string]*modelHold{}, map[string]*modelWait{}
@@ -875,7 +924,7 @@ func (m *model) acquire(a modelAsk) []string {
 		if a.wait != -1 {
 			return m.describe([]string{"waiting", m.soonest()}, w.asker())
 		}
-		m.drop(a.id)
+		m.drop(a.id, "t")
 		m.settle()
 	}
 	if m.grace != 0 {
@@ -1022,7 +1071,7 @@ func (m *model) checkAsked(name string, limit, version int64, asked []string) er
 		if w == nil || len(w.under) == 0 || !c.circle(w.items, w.under) {
 			return fmt.Errorf("%s was asked again, and is in no circle", id)
 		}
-		c.drop(id)
+		c.drop(id, "d")
 	}
 	return nil
 }
@@ -1135,12 +1184,13 @@ func (m *model) release(id string, quick bool) []string {
 	h := m.holds[id]
 	if h != nil && h.rests == 0 && quick && !m.passesOn(h.items) {
 		delete(m.holds, id)
+		m.keepHold("r", id, h)
 		return []string{"released"}
 	}
 	answer := "gone"
-	if m.free(id, false, false) {
+	if m.free(id, "", false) {
 		answer = "released"
-	} else if m.drop(id) {
+	} else if m.drop(id, "k") {
 		answer = "cancelled"
 	}
 	m.settle()
@@ -1199,6 +1249,9 @@ func (m *model) releaseAll(claims []modelClaim) []string {
 		gone = append(gone, c.id)
 	}
 	for _, id := range gone {
+		if h := m.holds[id]; h != nil { // it may be named twice
+			m.keepHold("r", id, h)
+		}
 		delete(m.holds, id)
 	}
 	if len(gone) == 0 {
@@ -1226,7 +1279,7 @@ func (m *model) declare(name string, limit, version int64, asked []string) []str
 	}
 	for _, id := range asked {
 		w := m.waits[id]
-		if m.drop(id); m.alive(w.session) {
+		if m.drop(id, "d"); m.alive(w.session) {
 			m.revs[w.session]++
 		}
 	}
@@ -1245,7 +1298,7 @@ func (m *model) dismiss(name string) {
 			w.state = "l"
 			m.offered[w.id] = true
 		default:
-			if m.drop(w.id); m.alive(w.session) {
+			if m.drop(w.id, "f"); m.alive(w.session) {
 				m.revs[w.session]++
 			}
 		}
@@ -1296,7 +1349,7 @@ func (m *model) revoke(name string, token int64, how string) []string {
 	unsaid := m.strange() || m.grace > m.now() && ok && !strings.HasPrefix(said, fmt.Sprint(m.epoch, " "))
 	switch {
 	case how == "f" && (h.rests != 0 || !unsaid):
-		m.free(id, false, true)
+		m.free(id, "v", true)
 	case h.rests == 0 && (how == "f" || h.asked == "" || h.asked[0] == 'a'):
 		h.asked = how + `{"reason":"test"}`
 	}
@@ -1356,7 +1409,7 @@ func (m *model) claim(run, hold, session string, patience int64, items []string)
 	for _, id := range beaten {
 		m.waits[id].state = "l"
 	}
-	m.drop(run)
+	m.drop(run, "g")
 	token := m.take(hold, session, "", items, modelLimits{})
 	m.settle()
 	return []string{"granted", token}
@@ -1507,6 +1560,7 @@ func (m *model) dump() *dump {
 	slices.Sort(d.hold)
 	slices.Sort(d.q)
 	slices.Sort(d.idx)
+	d.past = slices.Sorted(slices.Values(m.past))
 	return d
 }
 
@@ -1530,6 +1584,7 @@ func (d *dump) differs(want *dump) error {
 		{"idx", d.idx, want.idx, slices.Equal(d.idx, want.idx)},
 		{"meta", d.meta, want.meta, maps.Equal(d.meta, want.meta)},
 		{"seq", d.seq, want.seq, d.seq == want.seq},
+		{"past", d.past, want.past, slices.Equal(d.past, want.past)},
 	} {
 		if !part.same {
 			return fmt.Errorf("%s:\n got %q\nwant %q", part.name, part.got, part.want)

@@ -22,7 +22,8 @@ type rig struct {
 
 	source  func(string) string // changes every script; nil: unchanged
 	scripts map[string]*redis.Script
-	us      int64 // virtual time; 0: the server's
+	us      int64    // virtual time; 0: the server's
+	past    []string // what dump has read of the key past, see pastText
 }
 
 // newRig makes a rig with a space called "space" in its first epoch.
@@ -32,6 +33,10 @@ func newRig(t testing.TB, rdb redis.UniversalClient) *rig {
 		ctx: t.Context(), rdb: rdb, keys: KeysOf(redistest.Namespace(t)), scripts: make(map[string]*redis.Script),
 	}
 	if err := rdb.HSet(r.ctx, r.keys[6], "id", "space", "epoch", "1", "server", "").Err(); err != nil {
+		t.Fatal(err)
+	}
+	// The key makes the space keep what ends.
+	if err := rdb.XAdd(r.ctx, &redis.XAddArgs{Stream: r.keys[8], Values: []string{"b", ""}}).Err(); err != nil {
 		t.Fatal(err)
 	}
 	return r
@@ -121,6 +126,7 @@ type dump struct {
 	idx  []string
 	meta map[string]string // without cards and the test's clock
 	seq  string
+	past []string // all that has ended, sorted
 }
 
 func (r *rig) dump() (*dump, error) {
@@ -133,6 +139,8 @@ func (r *rig) dump() (*dump, error) {
 	idx := pipe.ZRange(r.ctx, r.keys[5], 0, -1)
 	meta := pipe.HGetAll(r.ctx, r.keys[6])
 	seq := pipe.Get(r.ctx, r.keys[7])
+	past := pipe.XRange(r.ctx, r.keys[8], "-", "+")
+	pipe.XTrimMaxLen(r.ctx, r.keys[8], 0)
 	if _, err := pipe.Exec(r.ctx); err != nil && !errors.Is(err, redis.Nil) {
 		return nil, fmt.Errorf("dump: %w", err)
 	}
@@ -140,6 +148,8 @@ func (r *rig) dump() (*dump, error) {
 		exp: make(map[string]int64), own: own.Val(), hold: hold.Val(), wait: wait.Val(), q: q.Val(), idx: idx.Val(),
 		meta: make(map[string]string), seq: seq.Val(),
 	}
+	r.past = append(r.past, pastTexts(past.Val())...)
+	d.past = slices.Sorted(slices.Values(r.past))
 	for _, z := range exp.Val() {
 		d.exp[z.Member.(string)] = int64(z.Score)
 	}
@@ -150,6 +160,28 @@ func (r *rig) dump() (*dump, error) {
 		}
 	}
 	return d, nil
+}
+
+// pastTexts returns what a dump has of the entries in a part of the key past.
+func pastTexts(messages []redis.XMessage) (all []string) {
+	text := ""
+	add := func() {
+		if text != "" {
+			f, _ := entries.Parse(text)
+			all = append(all, pastText(f))
+		}
+		text = ""
+	}
+	for _, message := range messages {
+		if more, is := message.Values["m"].(string); is {
+			text += more
+			continue
+		}
+		add()
+		text, _ = message.Values["e"].(string)
+	}
+	add()
+	return all
 }
 
 // check returns what is wrong in a dump, by the invariants of the package doc alone. now is in ms.

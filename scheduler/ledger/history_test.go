@@ -82,6 +82,9 @@ type play struct {
 
 	// of all runs, when they were last checked
 	records map[jobs.RunID]*ledger.Record
+	// the holds and waits of that time, and how many ends of each were kept
+	present map[string]bool
+	ended   map[string]int
 
 	bills int  // that runs compete for
 	plain bool // runs mostly find their bundles free, and an id may be requested again
@@ -685,6 +688,7 @@ func (p *play) check() {
 		p.fatalf("%d of %d resources, %d of %d queue members belong to somebody", owned, len(own), queued, len(q))
 	}
 	p.checkRuns(runs, holds, waits)
+	p.checkPast(holds, waits)
 	if wrong := wrongDefinitions(p.all("body"), p.all("defs")); wrong != "" || len(p.all("body")) != len(runs) {
 		p.fatalf("%d runs, %d bodies: %s", len(runs), len(p.all("body")), wrong)
 	}
@@ -736,6 +740,48 @@ func (p *play) checkRuns(runs, holds, waits map[string]string) {
 	if len(ready) != count["due"] || len(busy) != count["running"] || len(timer) != count["scheduled"]+count["retrying"] {
 		p.fatalf("runs %v, but %d ready, %d busy, %d in the timer", count, len(ready), len(busy), len(timer))
 	}
+}
+
+// checkPast checks that each hold that has ended since the last time has exactly one entry, and
+// each wait one for each of its ends.
+func (p *play) checkPast(holds, waits map[string]string) {
+	p.Helper()
+	ended, present := make(map[string]int), make(map[string]bool)
+	page, err := p.Space().Past(p.Context(), "", time.Time{})
+	for ; err == nil; page, err = p.Space().Past(p.Context(), page.Next, time.Time{}) {
+		for _, e := range page.Entries {
+			kind := "hold "
+			if e.Wait {
+				kind = "wait "
+			}
+			ended[kind+string(e.ID)]++
+		}
+		if page.Next == "" {
+			break
+		}
+	}
+	if err != nil {
+		p.fatalf("%v", err)
+	}
+	for id, member := range holds {
+		if !strings.HasPrefix(member, "@") { // a resting hold has ended
+			present["hold "+id] = true
+		}
+	}
+	for id := range waits {
+		present["wait "+id] = true
+	}
+	for what, n := range ended {
+		if strings.HasPrefix(what, "hold") && (n != 1 || present[what]) {
+			p.fatalf("%s has ended %d times, and is present: %v", what, n, present[what])
+		}
+	}
+	for what := range p.present {
+		if !present[what] && ended[what] <= p.ended[what] {
+			p.fatalf("the end of %s was not kept", what)
+		}
+	}
+	p.present, p.ended = present, ended
 }
 
 // checkDied checks the records of deaths: each suspect is an outstanding run that crashed in that

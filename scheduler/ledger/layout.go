@@ -3,7 +3,7 @@ package ledger
 import "lockstep/locks/space"
 
 // ownKeys are the keys of the ledger, which follow those of the lock space in KEYS. They are the
-// same in every script, which names them in capitals: RUN is KEYS[9].
+// same in every script, which names them in capitals: RUN is KEYS[10].
 //
 // A run's wait in the lock space is called +<run>, and its class there is the run's queue.
 var ownKeys = []string{

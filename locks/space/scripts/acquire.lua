@@ -42,7 +42,7 @@ end
 
 local wait = S.wait(id)
 if wait and longest == '-1' then
-  S.drop(id)
+  S.drop(id, 't')
   S.settle()
   wait = nil
 end

@@ -52,7 +52,7 @@ for k = 1, #asserted.ids do
     local known, at = held(hid)
     local rests = known and known[H_SESSION] == '@' -- as if it had been released
     -- Redis has lost the grant, and still has the wait.
-    if not known then S.drop(hid) end
+    if not known then S.drop(hid, 'g') end
     if not known and not S.admit(hid, record, member, nested) then
       refused[#refused + 1] = hid
     elseif not known or rests then

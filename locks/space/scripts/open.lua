@@ -4,6 +4,8 @@
 --       4 an ID and a format for an empty space, as for establish
 --       5 how long a new space grants nothing, ms; '' for 1 s if the server has not been up for as
 --         long as the lease, else 0
+--       6 how much the space keeps of what has ended, as for retain; none: this build's client
+--         leaves that as it is  7 1: instead of the bounds that it has, else 0
 -- Replies:
 --   open, now (ms), the space's ID, epoch, longest lease of a session (ms), 1 if what Redis has
 --     lost can still be re-asserted, else 0, the format that the space is written in
@@ -25,6 +27,7 @@ local still = lost and tonumber(grace or 0) > now or not lost and call('EXISTS',
 call('ZADD', EXP, now + ARGV[2], 's' .. session)
 call('HSET', META, 'card:' .. session, ARGV[3])
 know(session, ARGV[2], epoch)
+if ARGV[6] then retain(ARGV[6], ARGV[7] == '1') end
 number = number or raise()
 local longest = call('ZREVRANGEBYLEX', IDX, '(~m', '[~l', 'LIMIT', '0', '1')[1]
 return {'open', ms, id, epoch, tonumber(sub(longest, 3, 11)), still and 1 or 0, number}

@@ -9,10 +9,12 @@ local n = tonumber(ARGV[1])
 local queues = awaited(ARGV, 2 * n + 2, #ARGV)
 local there = asGranted(ARGV, 2, n + 1)
 local marks, gone, names, name = {}, {}, {}, 2 * n + 2
+local seen = {} -- members; one that is named twice has one end
 for i = 1, n do
   local after = name + tonumber(ARGV[n + 1 + i])
   local goes = there[i] and noneIn(queues, ARGV, name, after - 1)
-  if goes then
+  if goes and not seen[ARGV[i + 1]] then
+    seen[ARGV[i + 1]] = true
     gone[#gone + 1] = ARGV[i + 1]
     for j = name, after - 1 do names[#names + 1] = ARGV[j] end
   end

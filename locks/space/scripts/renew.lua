@@ -2,6 +2,7 @@
 -- ARGV: 1 session  2 lease, ms  3 the ID of the space that the session knows  4 its epoch
 --       5 and 6 the length of a grace period, as in greet, since a new server does not always show
 --         by a new connection
+--       7 how much the space keeps of what has ended if it has no bounds, as for retain; or none
 -- Replies:
 --   ok, now (ms), revision, holds and waits of the session, ms to the next due entry, longest lease
 --     of a session, the format that the space is written in; then, if the server hides its identity
@@ -17,6 +18,7 @@ if known[1] ~= ARGV[3] or known[2] ~= ARGV[4] then return {'assert', known[1] or
 if known[3] ~= ARGV[4] .. ' ' .. ARGV[2] or not ends(session) then return {'dead'} end
 call('ZREM', EXP, '')
 call('ZADD', EXP, 'XX', now + ARGV[2], 's' .. session)
+if ARGV[7] then retain(ARGV[7]) end
 if not quiet() then
   local S = space()
   S.reap()

@@ -42,7 +42,7 @@ local S = space()
 local epoch, said = unpack(call('HMGET', META, 'epoch', 'at:' .. session))
 local unsaid = strange() or S.grace() and said and sub(said, 1, #epoch + 1) ~= epoch .. ' '
 if how == 'f' and (hold[H_SESSION] == '@' or not unsaid) then
-  S.free(id, false, true)
+  S.free(id, 'v', true)
 elseif hold[H_SESSION] ~= '@' and (how == 'f' or hold[H_ASKED] == '' or sub(hold[H_ASKED], 1, 1) == 'a') then
   call('ZREM', HOLD, member)
   hold[H_SESSION], hold[H_ASKED] = hold[H_SESSION] .. '\0' .. id, how .. why

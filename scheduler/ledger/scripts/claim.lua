@@ -101,6 +101,7 @@ if busy then
   local unfit, name, n = S.unfit(items)
   if unfit then
     check()
+    S.drop(wid, 'f')
     local reason = unfit == 'limit' and format('%s has %d permits in all', name, n) or
       n == 1 and name .. ' is declared as permits' or 'no permits of ' .. name .. ' are declared'
     final(S, id, run, 'failed', 'locks: ' .. reason)
@@ -120,7 +121,7 @@ if busy then
     return who
   end
   for i = 1, #beaten do S.lapse(beaten[i]) end
-  if run[R_WAITS] == '1' then S.drop(wid) end
+  if run[R_WAITS] == '1' then S.drop(wid, 'g', string.match(run[R_BLOCKER], B_MATCH[[(RESOURCE) * (ID) (INFO)]])) end
 end
 
 undue(id, run)

@@ -29,7 +29,7 @@ check()
 local S = space()
 local before = suspected(id, run)
 settled(id, run)
-S.free(run[R_HOLDER], true)
+S.free(run[R_HOLDER], call('ZSCORE', DIED, '!' .. session) and 'c' or 'l')
 
 -- blame decides which runs may have caused the death of the session's process, and returns what
 -- close adds to the entry of this one. As long as none of them was suspected before, each of them

@@ -48,7 +48,7 @@ end
 if state == 'failed' and run[R_ONBUSY] ~= 'fail' then
   reply, run[R_WAITBY] = 'requeued', ''
   local patience = S.patience('+' .. id)
-  S.drop('+' .. id)
+  S.drop('+' .. id, 't')
   S.visit(park(S, id, run, patience, ''))
 else
   final(S, id, run, state, why)

@@ -47,7 +47,7 @@ if not why then
 else
   undue(id, run)
   call('ZREM', TIMER, id)
-  if run[R_WAITS] == '1' then S.drop('+' .. id) end
+  if run[R_WAITS] == '1' then S.drop('+' .. id, 'f') end
   reason = reason .. '; parked, since the history of its job cannot be written: ' .. why
   run[R_STATE], run[R_REASON], run[R_FINISHED], run[R_WAITS] = 'failed', reason, ms, ''
   save(id, run)

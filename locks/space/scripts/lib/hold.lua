@@ -67,11 +67,12 @@ local function valid(id)
   return hold ~= nil and hold[H_SESSION] ~= '@'
 end
 
--- freePlain ends a hold if it is exclusive, without limits, nothing is due and no request waits for
--- any of its names, and returns whether it did. It needs no function of the slow path.
+-- freePlain releases a hold if it is exclusive, without limits, not revoked, nothing is due and no
+-- request waits for any of its names, and returns whether it did. It needs no function of the slow
+-- path.
 local function freePlain(id)
   local hold, member = held(id)
-  if not hold or hold[H_SESSION] == '@' or hold[H_LIMITS] ~= '' or not quiet() then return false end
+  if not hold or hold[H_SESSION] == '@' or hold[H_LIMITS] ~= '' or hold[H_ASKED] ~= '' or not quiet() then return false end
   local names, items = bundle(hold, H_ITEMS)
   for i = 1, #items do
     if sub(items[i], 1, 1) ~= 'x' then return false end

@@ -88,11 +88,13 @@ end
 -- which the space has the hold as it was granted, and false for the others.
 local function asGranted(list, first, last) return redis.call('ZMSCORE', KEYS[3], unpack(list, first, last)) end
 
--- giveBack ends holds, by their members, and frees their names, those from list[first] on. It
+-- giveBack releases holds, by their members, and frees their names, those from list[first] on. It
 -- returns false, and changes nothing, if none of the holds exists. The first write is a removal, so
 -- that a full Redis does not refuse it.
 local function giveBack(list, first, ...)
   if redis.call('ZREM', KEYS[3], ...) == 0 then return false end
   redis.call('HDEL', KEYS[2], unpack(list, first))
+  local members = {...}
+  for i = 1, #members do keepEnd('hr', members[i]) end
   return true
 end

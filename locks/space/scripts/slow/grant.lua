@@ -19,7 +19,13 @@ local function give(id, wait)
   local _, items = bundle(wait, W_ITEMS)
   call('ZREM', Q, unpack(queued(wait, id)))
   if wait[W_SESSION] ~= '@' then
-    forget(id, wait)
+    local resource, by
+    for i = 1, #items do
+      resource = named(items[i])
+      by = freer[resource]
+      if by then break end
+    end
+    forget(id, wait, 'g', by and resource, by and by[1], by and by[2])
     local token = S.seize(id, wait[W_SESSION], wait[W_INFO], items, wait[W_LIMITS], wait[W_UNDER])
     S.inform(wait[W_SESSION], 'g', id, token, ms)
     return

@@ -31,7 +31,7 @@ function S.untie(name, ticket)
         local other = S.wait(waiting[j])
         if other[W_TICKET] > youngest[W_TICKET] then youngest = other end
       end
-      S.drop(youngest.id)
+      S.drop(youngest.id, 'd')
       if ends(youngest[W_SESSION]) then S.inform(youngest[W_SESSION], 'a', youngest.id) end
       wait = youngest.id ~= id and S.wait(id)
     end

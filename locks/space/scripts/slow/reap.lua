@@ -13,8 +13,9 @@ function S.reap()
     end
     local kind, id = sub(due[i], 1, 1), sub(due[i], 2)
     if kind == 's' then
-      -- A session that was closed in order ends at 0, see close.
-      local crashed = tonumber(due[i + 1]) > 0
+      -- A session that was closed in order ends at 0, one that was ended after a crash at 1, see
+      -- close.
+      local how = due[i + 1] == '1' and 'c' or due[i + 1] ~= '0' and 'l' or nil
       local holds, waits, ended = {}, {}, 0
       if left > 0 then holds = call('ZRANGEBYLEX', HOLD, '[' .. id .. '\0', '(' .. id .. '\1', 'LIMIT', '0', left) end
       if #holds < left then
@@ -24,9 +25,9 @@ function S.reap()
         if #freed >= NAMES then break end
         ended = j
         if j <= #holds then
-          S.free(string.match(holds[j], H_MATCH[[SESSION=[^%z]*%z([^\31]*)]]), crashed)
+          S.free(string.match(holds[j], H_MATCH[[SESSION=[^%z]*%z([^\31]*)]]), how)
         else
-          S.drop(string.match(waits[j - #holds], '^[^%z]*%z.%z(.*)$'))
+          S.drop(string.match(waits[j - #holds], '^[^%z]*%z.%z(.*)$'), how)
         end
       end
       if ended < #holds + #waits or #holds + #waits == left then
@@ -41,11 +42,11 @@ function S.reap()
     elseif kind ~= 'e' or not S.grace() then
       call('ZREM', EXP, due[i])
       if kind == 'w' then
-        S.drop(id)
+        S.drop(id, 't')
       elseif kind == 'o' then
         S.lapse(id)
       elseif kind == 'm' then
-        S.free(id)
+        S.free(id, 'e')
       elseif kind == 'd' then
         local hold, member = held(id)
         if hold and hold[H_SESSION] == '@' then wake(id, hold, member) end

@@ -1,7 +1,7 @@
 -- The end of holds, and of what they occupied.
 
--- vacate frees what occupy took.
-local function vacate(items, tag)
+-- vacate frees what occupy took. info: of the hold or of the offer.
+local function vacate(items, tag, info)
   local names, modes, numbers = parted(items)
   local gone, slots, members, mark = {}, {}, {}, '\0' .. tag
   local owners = call('HMGET', OWN, unpack(names))
@@ -31,6 +31,14 @@ local function vacate(items, tag)
   if #slots > 0 then call('HSET', OWN, unpack(slots)) end
   looked = looked + math.floor(#items / 64)
   free(names)
+  local by = {sub(tag, 2), info}
+  for i = 1, #names do freer[names[i]] = by end
+end
+
+-- keepHold keeps how a hold has ended: see StoredEntry. rest: until when its bundle stays taken,
+-- ms, or ''.
+local function keepHold(how, id, hold, rest)
+  keepEnd('h' .. how, H_TEXT{SESSION = '\0' .. id; TOKEN = hold[H_TOKEN]; SINCE = hold[H_SINCE]; LIMITS = rest; INFO = hold[H_INFO]; ITEMS = concat(hold, US, H_ITEMS)})
 end
 
 -- wake ends the rest of a hold.
@@ -38,13 +46,13 @@ local function wake(id, hold, member)
   call('ZREM', HOLD, member)
   call('ZREM', EXP, 'd' .. id)
   local _, items = bundle(hold, H_ITEMS)
-  vacate(items, 'x' .. id)
+  vacate(items, 'x' .. id, hold[H_INFO])
 end
 
 -- free ends a hold and returns its record, or nil without one. A hold that must last longer
--- rests: its bundle stays taken, without a session. crashed: its session has ended by itself.
--- at_once: ignore its limits.
-function S.free(id, crashed, at_once)
+-- rests: its bundle stays taken, without a session. how: the last letter of How in StoredEntry; nil
+-- if its holder has released it. at_once: ignore its limits.
+function S.free(id, how, at_once)
   local hold, member = held(id)
   if not hold then return nil end
   if hold[H_SESSION] == '@' then
@@ -55,13 +63,16 @@ function S.free(id, crashed, at_once)
   local most, least, crash = limit(hold[H_LIMITS])
   if most > 0 then call('ZREM', EXP, 'm' .. id) end
   local rest = least > 0 and hold[H_SINCE] + least or 0
-  if crashed and crash > 0 then rest = math.max(rest, now + crash) end
+  if (how == 'c' or how == 'l') and crash > 0 then rest = math.max(rest, now + crash) end
   if rest > now and not at_once then
     call('ZADD', HOLD, '0', '@' .. sub(member, #hold[H_SESSION] + 1))
     call('ZADD', EXP, format('%.0f', rest), 'd' .. id)
-    return hold
+  else
+    local _, items = bundle(hold, H_ITEMS)
+    vacate(items, 'x' .. id, hold[H_INFO])
+    rest = 0
   end
-  local _, items = bundle(hold, H_ITEMS)
-  vacate(items, 'x' .. id)
+  how = how or hold[H_ASKED] ~= '' and 'v' or 'r'
+  keepHold(how, id, hold, rest > 0 and format('%.0f', rest) or '')
   return hold
 end

@@ -65,7 +65,7 @@ function S.admit(hid, record, member, nested)
     for j = 1, #waits do offers[#offers + 1] = waits[j] end
   end
   for i = 1, #holds do -- one may be in the way twice
-    if S.free(holds[i], false, true) then
+    if S.free(holds[i], 'l', true) then
       local whose = string.match(holds[i], '^(.*)%.[^.]*$') or ''
       if ends(whose) then
         S.inform(whose, 'r', holds[i], 'f', '{"reason":"after Redis lost data, another worker proved to hold a part of it"}')

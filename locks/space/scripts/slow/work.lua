@@ -17,6 +17,8 @@ local LOOK_TEXT, PAGE_TEXT, GROUP_TEXT = format('%d', LOOK), format('%d', PAGE),
 -- The resources to settle, each with the ticket to begin at, see unbar.
 local freed, since, front, looked = {}, {}, {}, 0
 local web, spent, turns = nil, 0, 0 -- see inside and older
+-- resource -> the last hold or request that this script has freed it of: its ID and its info
+local freer = {}
 
 -- within returns the holds that a request is nested in as a set, or nil if there are none.
 local function within(under)

@@ -66,7 +66,10 @@ local function final(S, id, run, state, reason)
   call('ZREM', TIMER, id)
   if run[R_DEADLINE] ~= '' or run[R_PATIENCE] ~= '' then call('ZREM', LATE, id) end
   call('ZREM', OPEN, run[R_JOB] .. '\0' .. pad(run[R_TICK]) .. '\0' .. id)
-  if run[R_WAITS] == '1' then S.drop('+' .. id) end
+  if run[R_WAITS] == '1' then
+    local late = state == 'missed' or run[R_WAITBY] ~= '' and now >= tonumber(run[R_WAITBY])
+    S.drop('+' .. id, late and 't' or 'k')
+  end
   run[R_STATE], run[R_REASON], run[R_FINISHED] = state, reason, ms
   local log = call('HGET', LOG, id) or ''
   if run[R_CRASHES] ~= '0' then

@@ -1,0 +1,267 @@
+package space
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"lockstep/locks/redistest"
+)
+
+// readPast reads all that is kept, the first end first, page by page.
+func (r *rig) readPast(t testing.TB) (all []Entry) {
+	t.Helper()
+	s := On(r.rdb, r.keys)
+	for from, begun := "", false; !begun || from != ""; begun = true {
+		page, err := s.Past(r.ctx, from, time.Time{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		all, from = append(all, page.Entries...), page.Next
+	}
+	slices.Reverse(all)
+	return all
+}
+
+// ending describes an entry in one line.
+func ending(e Entry) string {
+	text := fmt.Sprint(e.ID, " ", e.Ended, " ", strings.Join(e.Names, ","))
+	if e.Wait {
+		text = "wait " + text
+	}
+	if e.Run != "" {
+		text += " run " + e.Run
+	}
+	if by := e.Blocker; by != nil {
+		text += fmt.Sprint(" by ", by.Name, " ", by.ID, " ", by.Run)
+	}
+	return text
+}
+
+func TestEndsOfHoldsAndWaitsAreKeptWithTheirCause(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
+		r := newRig(t, rdb)
+		start := time.Now()
+		for _, s := range []string{"a.x", "b.x", "c.x", "d.x"} {
+			r.open(t, s, 60_000)
+		}
+		info := func(run string) string { return `{"job":"bills","run":"` + run + `"}` }
+		one := ask("a.x", "a.x.1", 0, 1000, "xbill:1", "xrun:bills#1")
+		one.info = info("bills#1")
+		r.do(t, "acquire", one.args()...)
+		r.acquire(t, "b.x", "b.x.1", 0, 1000, "xbill:1", "sdesk")
+		r.acquire(t, "c.x", "c.x.1", 0, 1000, "xbill:1")
+		r.do(t, "release", "c.x.1") // canceled
+		r.do(t, "release", "a.x.1") // grants to b.x.1
+		r.acquire(t, "d.x", "d.x.1", 0, 1000, "xbill:1")
+		r.do(t, "close", "b.x", "crashed") // grants to d.x.1
+		token := r.do(t, "holders", "bill:1", "", 10)[3]
+		record, _ := Holds.Parse(token)
+		r.do(t, "revoke", "bill:1", record.Token, "f", "{}", "")
+		limited := ask("d.x", "d.x.2", 0, 1000, "xbill:2")
+		limited.limits = modelLimits{least: 60_000}
+		r.do(t, "acquire", limited.args()...)
+		r.do(t, "close", "d.x", "") // rests
+		got := make([]string, 0, 8)
+		all := r.readPast(t)
+		for _, e := range all {
+			got = append(got, ending(e))
+			if e.To.Before(e.Since) || e.To.Before(start.Add(-time.Minute)) || e.Wait != (e.Token == 0) || e.Session != SessionOf(e.ID) {
+				t.Errorf("%+v", e)
+			}
+		}
+		want := []string{
+			"wait c.x.1 canceled bill:1 by bill:1 a.x.1 bills#1",
+			"a.x.1 released bill:1,run:bills#1 run bills#1",
+			"wait b.x.1 granted bill:1,desk by bill:1 a.x.1 bills#1",
+			"b.x.1 crashed bill:1,desk",
+			"wait d.x.1 granted bill:1 by bill:1 b.x.1 ",
+			"d.x.1 revoked bill:1",
+			"d.x.2 released bill:2",
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+		}
+		if last := all[len(all)-1]; last.RestsUntil.Sub(last.Since) < 59*time.Second {
+			t.Errorf("it rests until %s, want a minute after %s", last.RestsUntil, last.Since)
+		}
+		since, err := On(rdb, r.keys).PastSince(r.ctx)
+		if err != nil || since.Before(start.Add(-time.Minute)) || since.After(all[0].To) {
+			t.Errorf("kept since %s, %v", since, err)
+		}
+	})
+}
+
+func TestAWideBundleIsKeptWhole(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
+		r := newRig(t, rdb)
+		r.open(t, "s", 60_000)
+		var items []string
+		for i := range MaxBundle {
+			items = append(items, fmt.Sprintf("xa-rather-long-name-of-a-bill:%04d", i))
+		}
+		r.acquire(t, "s", "s.1", 0, 0, items...)
+		r.acquire(t, "s", "s.2", 0, 0, "xsmall")
+		r.do(t, "release", "s.1")
+		r.do(t, "release", "s.2")
+		all := r.readPast(t)
+		if len(all) != 2 || len(all[0].Names) != MaxBundle || all[0].Names[999] != items[999][1:] || all[1].ID != "s.2" {
+			t.Fatalf("got %d entries, the first with %d names", len(all), len(all[0].Names))
+		}
+		for _, message := range rdb.XRange(r.ctx, r.keys[8], "-", "+").Val() {
+			for field, value := range message.Values {
+				if text := value.(string); len(text) > 150 {
+					t.Fatalf("an entry has %d bytes in %s", len(text), field)
+				}
+			}
+		}
+		// A page ends in the midst of neither.
+		s := On(rdb, r.keys)
+		page, err := s.Past(r.ctx, all[1].Position, time.Time{})
+		if err != nil || len(page.Entries) != 1 || len(page.Entries[0].Names) != MaxBundle || page.Next != "" {
+			t.Errorf("got %d entries behind the last one, %v", len(page.Entries), err)
+		}
+	})
+}
+
+// endsLua ends as many holds of typical runs as ARGV[1] says.
+const endsLua = `
+for i = 1, tonumber(ARGV[1]) do
+  local run = 'settle-bills#01K9B7ZK3M5W7' .. format('%06d', i)
+  keepEnd('hr', 'web-2.p91qd3f7\0web-2.p91qd3f7.' .. i .. '\31' .. micros .. '\31' .. ms .. '\31\31\31{"job":"settle-bills","run":"' .. run ..
+    '"}\31xaccount:7\31xbill:1001\31xrun:' .. run)
+end
+return {call('XLEN', PAST)}
+`
+
+func TestAnEntryTakes150BytesAtMost(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Client(t)
+	r := newRig(t, rdb)
+	const n = 20_000
+	for range n / 1000 {
+		r.do(t, endsLua, 1000)
+	}
+	bytes, err := rdb.MemoryUsage(r.ctx, r.keys[8], 0).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%.1f bytes an entry", float64(bytes)/n)
+	if bytes > 150*n {
+		t.Errorf("%d entries take %d bytes, more than 150 each", n, bytes)
+	}
+	if e := r.readPast(t)[n-1]; e.Run != "settle-bills#01K9B7ZK3M5W7001000" || !slices.Equal(e.Names, []string{"account:7", "bill:1001", "run:" + e.Run}) {
+		t.Errorf("got %+v", e)
+	}
+}
+
+func TestWhatIsKeptIsBounded(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
+		r := newRig(t, rdb)
+		length := func() int64 { return rdb.XLen(r.ctx, r.keys[8]).Val() }
+		open := func(session, keep string, replaces int) {
+			t.Helper()
+			if got := r.do(t, "open", session, 60_000, "{}", "space", 0, keep, replaces); got[0] != "open" {
+				t.Fatalf("open: %q", got)
+			}
+		}
+		ends := func(n int) {
+			t.Helper()
+			for range n / 100 {
+				r.do(t, endsLua, 100)
+			}
+		}
+		renew := func(keep string) {
+			t.Helper()
+			if got := r.do(t, "renew", "first", 60_000, "space", "1", 0, 0, keep); got[0] != "ok" {
+				t.Fatalf("renew: %q", got)
+			}
+		}
+		rdb.Del(r.ctx, r.keys[8])
+		open("first", "3600000 1000", 0)
+		ends(3000)
+		renew("3600000 1000")
+		// whole nodes of the stream, of 100 entries at most
+		if n := length(); n < 1000 || n > 1100 {
+			t.Errorf("%d entries are kept, want 1000 and the rest of a node", n)
+		}
+		open("second", "3600000 5000", 0) // changes nothing
+		renew("3600000 2000")
+		ends(1000)
+		renew("3600000 2000")
+		if n := length(); n > 1100 {
+			t.Errorf("%d entries are kept after a client without bounds of its own, want those of the first", n)
+		}
+		open("third", "60000 500", 1)
+		renew("3600000 2000")
+		if n := length(); n < 500 || n > 600 {
+			t.Errorf("%d entries are kept with new bounds, want 500", n)
+		}
+		open("fourth", "1 500", 1)
+		time.Sleep(20 * time.Millisecond) // until all entries are older than that
+		renew("3600000 2000")
+		if n := length(); n > 100 {
+			t.Errorf("%d entries are kept longer than a millisecond", n)
+		}
+		open("fifth", "0 0", 1)
+		if n := rdb.Exists(r.ctx, r.keys[8]).Val(); n != 0 {
+			t.Error("the history is turned off, and its key exists")
+		}
+		ends(100)
+		if since, err := On(rdb, r.keys).PastSince(r.ctx); err != nil || !since.IsZero() || length() != 0 {
+			t.Errorf("the history is turned off, and kept since %s, %v", since, err)
+		}
+		open("sixth", "60000 500", 1)
+		ends(100)
+		if n := len(r.readPast(t)); n != 100 {
+			t.Errorf("%d entries are kept after the history was turned on again, want 100", n)
+		}
+	})
+}
+
+func TestNothingThatIsKeptMakesAReleaseFail(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
+		r := newRig(t, rdb)
+		r.open(t, "s", 60_000)
+		rdb.Del(r.ctx, r.keys[8])
+		rdb.Set(r.ctx, r.keys[8], "another program's", 0)
+		for i, items := range [][]string{{"xa"}, {"sb"}} {
+			id := fmt.Sprint("s.", i)
+			r.acquire(t, "s", id, 0, 0, items...)
+			if got := r.do(t, "release", id); got[0] != "released" {
+				t.Errorf("release: %q", got)
+			}
+		}
+		if got := r.do(t, "renew", "s", 60_000, "space", "1", 0, 0, "60000 100"); got[0] != "ok" {
+			t.Errorf("renew: %q", got)
+		}
+		if got := r.do(t, "open", "t", 60_000, "{}", "space", 0, "60000 100", 1); got[0] != "open" {
+			t.Errorf("open: %q", got)
+		}
+	})
+}
+
+func TestBoundsOfWhatIsKeptAreChecked(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		keep Keep
+		want string
+	}{
+		{Keep{}, "172800000 100000"}, {Keep{For: time.Hour}, "3600000 100000"}, {Keep{Entries: 5}, "172800000 5"}, {Keep{Entries: -1}, "0 0"},
+		{Keep{For: -time.Hour}, ""}, {Keep{For: MostKeepFor + 1}, ""}, {Keep{Entries: MostKeepEntries + 1}, ""},
+	} {
+		got, err := c.keep.Text()
+		if got != c.want || (err == nil) != (c.want != "") || err != nil && !errors.Is(err, ErrInvalid) {
+			t.Errorf("%+v: got %q, %v, want %q", c.keep, got, err, c.want)
+		}
+	}
+}
