@@ -172,7 +172,7 @@ jobs:
 	does(operator, 0, "queue", "pause", "low", "--reason", "test")
 	does(operator, 0, "queue", "resume", "low", "--reason", "test")
 	for _, args := range [][]string{{"job", "ls"}, {"job", "show", "bill"}, {"job", "history", "tick"}, {"job", "explain", "tick"}, {"run", "ls"}, {"run", "show", "bill#0"},
-		{"lock", "ls"}, {"lock", "waits"}, {"worker", "ls"}, {"queue", "ls"}, {"top"}, {"audit"}} {
+		{"lock", "ls"}, {"lock", "waits"}, {"lock", "history", "desk"}, {"worker", "ls"}, {"queue", "ls"}, {"top"}, {"audit"}} {
 		does(reader, 0, args...)
 	}
 	for _, id := range []string{run, later, "bill#0", "bill#1", "bill#2"} {

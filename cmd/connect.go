@@ -126,6 +126,16 @@ func lockOptions(settings configs.Settings) locks.Options {
 	return o
 }
 
+// workerLockOptions are lockOptions of a worker, which also sets what the lock space keeps.
+func workerLockOptions(settings configs.Settings) locks.Options {
+	o := lockOptions(settings)
+	o.Keep = locks.Keep{For: settings.Admin.Keep.Holds, Entries: settings.Admin.Keep.Entries}
+	if o.Keep.For == 0 || o.Keep.Entries == 0 { // none, which is a negative value in package locks
+		o.Keep = locks.Keep{Entries: -1}
+	}
+	return o
+}
+
 // open makes a client and pings Redis.
 func open(ctx context.Context, settings configs.Redis) (redis.UniversalClient, error) {
 	rdb, err := newClient(settings)

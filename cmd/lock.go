@@ -18,7 +18,7 @@ import (
 
 func (t *tool) lockCommand() *cobra.Command {
 	return group("lock", "Inspect locks, and run commands under them", "Which worker holds which resources, since when, and what waits for what.",
-		t.lockLsCommand(), t.lockShowCommand(), t.lockWaitsCommand(), t.lockReleaseCommand(), t.lockUndeclareCommand(),
+		t.lockLsCommand(), t.lockShowCommand(), t.lockWaitsCommand(), t.lockHistoryCommand(), t.lockReleaseCommand(), t.lockUndeclareCommand(),
 		t.lockExecCommand())
 }
 

@@ -352,7 +352,7 @@ func workerOptions(config *configs.Config, conn *connection, handlers *jobs.Regi
 		return worker.Options{}, err
 	}
 	return worker.Options{
-		Redis: conn.rdb, Ledger: conn.ledger, Queue: conn.queue, Pusher: conn.pusher, Locks: lockOptions(settings),
+		Redis: conn.rdb, Ledger: conn.ledger, Queue: conn.queue, Pusher: conn.pusher, Locks: workerLockOptions(settings),
 		MaxHistory:  settings.Limits.HistoryBytes(),
 		Concurrency: settings.Worker.Concurrency, DrainTimeout: settings.Worker.DrainTimeout, Queues: settings.Worker.Queues,
 		Jobs:    config.Jobs,

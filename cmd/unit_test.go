@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/configs"
+	"lockstep/locks"
 )
 
 func TestURLKinds(t *testing.T) {
@@ -135,6 +137,26 @@ func TestLocalAddress(t *testing.T) {
 	} {
 		if got := localAddress(in); got != want {
 			t.Errorf("localAddress(%q) = %q, want %q", in, got, want)
+		}
+	}
+}
+
+func TestWorkersSetWhatTheLockSpaceKeeps(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		keep configs.Keep
+		want locks.Keep
+	}{
+		{configs.Keep{Holds: time.Hour, Entries: 7}, locks.Keep{For: time.Hour, Entries: 7}},
+		{configs.Keep{Entries: 7}, locks.Keep{Entries: -1}},
+		{configs.Keep{Holds: time.Hour}, locks.Keep{Entries: -1}},
+	} {
+		settings := configs.Settings{Admin: configs.Admin{Keep: test.keep}}
+		if got := workerLockOptions(settings).Keep; got != test.want {
+			t.Errorf("%+v: got %+v, want %+v", test.keep, got, test.want)
+		}
+		if got := lockOptions(settings).Keep; got != (locks.Keep{}) {
+			t.Errorf("a command sets %+v", got)
 		}
 	}
 }

@@ -207,6 +207,21 @@ type Admin struct {
 	// releases locks by force, drains workers, makes them load or check a config, and forgets jobs
 	// and permits.
 	Auth Auth `yaml:"auth"`
+
+	// The history of locks: what Redis keeps of holds and waits that have ended. All workers and
+	// other users of a namespace share it, with the settings of the worker that started last.
+	Keep Keep `yaml:"keep"`
+}
+
+// Keep configures the history of holds and waits.
+type Keep struct {
+	// For how long. 0s turns the history off, and removes it.
+	Holds time.Duration `yaml:"holds" min:"0s" max:"2160h" default:"48h" example:"168h"`
+
+	// How many holds and waits at most. Each takes up to 150 bytes of Redis' memory, so 100,000
+	// take 15 MiB. A long list of lock names counts several times. 0 turns the history off, and
+	// removes it.
+	Entries int `yaml:"entries" min:"0" max:"1000000" default:"100000" example:"20000"`
 }
 
 // Auth configures authentication for the API and the pages. It has files instead of secrets, so

@@ -74,7 +74,8 @@ func TestEmptyConfigHasTheDefaults(t *testing.T) {
 		Limits: Limits{Args: "128KiB", History: "2GiB"},
 		Locks:  Locks{Lease: 15 * time.Second, ReserveAfter: time.Second, Grace: "auto"},
 		Admin: Admin{Listen: "127.0.0.1:9620", BasePath: "/",
-			Auth: Auth{Mode: "none", User: "admin", Header: "X-Forwarded-User", Proxies: []string{"127.0.0.0/8", "::1/128"}}},
+			Auth: Auth{Mode: "none", User: "admin", Header: "X-Forwarded-User", Proxies: []string{"127.0.0.0/8", "::1/128"}},
+			Keep: Keep{Holds: 48 * time.Hour, Entries: 100_000}},
 		Log: Log{Level: "info", Format: "auto"},
 	}
 	if !reflect.DeepEqual(c.Settings, want) {

@@ -86,7 +86,7 @@ func TestEverySettingCanComeFromEachLayer(t *testing.T) {
 		"worker.name": "web-1", "worker.concurrency": "3", "worker.drain_timeout": "7s", "worker.queues": "a.b=2,c=1", "worker.env": "PATH, LC_*",
 		"limits.args": "64KiB", "limits.history": "512MiB", "locks.lease": "9s", "locks.reserve_after": "2s", "locks.grace": "30s", "admin.listen": "0.0.0.0:80",
 		"admin.hosts":     "lockstep.example.org, lockstep",
-		"admin.base_path": "/lockstep", "admin.read_only": "true",
+		"admin.base_path": "/lockstep", "admin.read_only": "true", "admin.keep.holds": "72h", "admin.keep.entries": "5000",
 		"admin.auth.mode": "none", "admin.auth.user": "ops", "admin.auth.password_file": "/a", "admin.auth.users_file": "/b", "admin.auth.token_file": "/c",
 		"admin.auth.operator_token_file": "/d", "admin.auth.viewer_token_file": "/e", "admin.auth.groups_header": "Remote-Groups",
 		"admin.auth.admins": "sre", "admin.auth.operators": "on-call, dev", "admin.auth.viewers": "*",
@@ -101,7 +101,8 @@ func TestEverySettingCanComeFromEachLayer(t *testing.T) {
 		Locks:  Locks{Lease: 9 * time.Second, ReserveAfter: 2 * time.Second, Grace: "30s"},
 		Admin: Admin{Listen: "0.0.0.0:80", ListenSet: true, BasePath: "/lockstep", Hosts: []string{"lockstep.example.org", "lockstep"}, ReadOnly: true, Auth: Auth{Mode: "none", User: "ops", PasswordFile: "/a", UsersFile: "/b", TokenFile: "/c",
 			Header: "Remote-User", Proxies: []string{"10.0.0.0/8", "::2"}, OperatorTokenFile: "/d", ViewerTokenFile: "/e",
-			GroupsHeader: "Remote-Groups", Admins: []string{"sre"}, Operators: []string{"on-call", "dev"}, Viewers: []string{"*"}}},
+			GroupsHeader: "Remote-Groups", Admins: []string{"sre"}, Operators: []string{"on-call", "dev"}, Viewers: []string{"*"}},
+			Keep: Keep{Holds: 72 * time.Hour, Entries: 5000}},
 		Log: Log{Level: "debug", Format: "json"},
 	}
 	var environ []string

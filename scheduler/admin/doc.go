@@ -11,8 +11,8 @@
 //
 // # Shapes
 //
-// The types [Run], [Lock], [Worker], [Tick], [Job], [Wait], [NextTick], [Explanation] and [Act] are
-// what scripts rely on, in the API and in the command line's -o json alike. Names are in
+// The types [Run], [Lock], [Worker], [Tick], [Job], [Wait], [Entry], [NextTick], [Explanation] and
+// [Act] are what scripts rely on, in the API and in the command line's -o json alike. Names are in
 // snake_case. Times are RFC 3339 in UTC with milliseconds ([Instant]), ticks have no fraction
 // ([TickTime]), durations are seconds in a field called ..._seconds ([Seconds]). Tokens and ids are
 // strings. A missing value is null, and a list without elements is []. All times and ages are by
@@ -56,6 +56,17 @@
 // list ends with the page that has no cursor. A cursor is valid only with the filter that produced
 // it. It names a place, not a run, so it also works when that run has left the list. A run that
 // ends between two pages may be listed twice, as outstanding and as finished.
+//
+// # The history of locks
+//
+// Redis keeps each hold and each wait when it ends, also those of `lock exec` and of users of the
+// lock library: admin.keep bounds for how long, and how many. [Reader.History] lists those of a
+// window of time, with the present ones, so it shows which worker held a lock at some time, and
+// what waited for it. Ends are kept in their order, so a page that looks for an early one reads all
+// later ones, up to 10,000: it may be short or empty although its cursor leads on.
+//
+// A run waits without a worker, and a run that takes its locks without waiting has no wait. A
+// granted wait of a run names what was in its way first, any other wait what was in its way last.
 //
 // # The audit
 //

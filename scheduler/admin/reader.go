@@ -54,6 +54,8 @@ type Space interface {
 	Sessions(ctx context.Context) ([]locks.SessionRecord, time.Time, error)
 	Now(ctx context.Context) (time.Time, error)
 	Permits(ctx context.Context, names ...string) (map[string]space.PermitRecord, error)
+	Past(ctx context.Context, from string, since time.Time) (*space.Past, error)
+	PastSince(ctx context.Context) (time.Time, error)
 }
 
 // NewReader returns a reader of a ledger and of its lock space.

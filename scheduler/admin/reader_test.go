@@ -340,6 +340,7 @@ func TestErrorsOfAReadAreReturned(t *testing.T) {
 		"locks":   func(ctx context.Context) error { _, err := r.Locks(ctx); return err },
 		"lock":    func(ctx context.Context) error { _, err := r.Lock(ctx, "a"); return err },
 		"holds":   func(ctx context.Context) error { _, err := r.Holds(ctx); return err },
+		"history": func(ctx context.Context) error { _, err := r.History(ctx, HoldFilter{}, ""); return err },
 		"waits":   func(ctx context.Context) error { _, err := r.Waits(ctx); return err },
 		"workers": func(ctx context.Context) error { _, err := r.Workers(ctx); return err },
 		"worker":  func(ctx context.Context) error { _, err := r.Worker(ctx, "a"); return err },

@@ -19,8 +19,9 @@ type Run struct {
 	Tick    TickTime       `json:"tick"` // null for a run without one
 	State   ledger.State   `json:"state"`
 	// why it was skipped, missed, canceled, lost, or failed without an attempt's error
-	Reason     Text            `json:"reason"`
-	Args       json.RawMessage `json:"args"` // null in a list when they have more than 1 KiB; see [Reader]
+	Reason Text `json:"reason"`
+	// null in a list when they have more than 1 KiB; see [Reader]
+	Args       json.RawMessage `json:"args"`
 	Queue      string          `json:"queue"`
 	CreatedAt  Instant         `json:"created_at"`
 	StartedAt  Instant         `json:"started_at"` // of its first attempt
@@ -196,6 +197,63 @@ type Blocker struct {
 	Worker locks.SessionID // "" for a run that waits itself
 	Waits  bool            // it does not hold anything yet: it is in front
 }
+
+// Entry is a hold or a wait of a history, present or ended.
+type Entry struct {
+	Kind EntryKind    `json:"kind"` // hold, wait
+	ID   locks.HoldID `json:"id"`   // a granted wait and its hold have the same
+	// or the session of a user of the lock library; null for a run's wait
+	Worker Text `json:"worker"`
+	// of a session that has ended, the name in its ID, which by default is its host's
+	Host  Text         `json:"host"`
+	Job   Text         `json:"job"`
+	RunID Text         `json:"run_id"`
+	Token *locks.Token `json:"token"` // null for a wait
+	// all that it held or wanted, including the run's own resource
+	Bundle []string `json:"bundle"`
+	Modes
+	From   Instant `json:"from"`
+	To     Instant `json:"to"`             // null: it holds or waits now
+	Lasted Seconds `json:"lasted_seconds"` // until now if it has not ended
+	// Of a hold: released, lost, expired, revoked, crashed. Of a wait: granted, timed out,
+	// canceled, deadlock, refused, lost, crashed. Null if it has not ended.
+	Ended Text `json:"ended"`
+
+	// RestsUntil is until when its locks stay taken after its end (min_hold, crash_delay). Others
+	// do not have the field.
+	RestsUntil Instant `json:"rests_until,omitzero"`
+
+	// BlockedBy is what a wait waited for last; of a run, first. It is null for a hold, and if it
+	// is not known.
+	BlockedBy *EntryBlocker `json:"blocked_by"`
+
+	// Info is what a holder that is not a run tells about itself. Runs do not have the field.
+	Info json.RawMessage `json:"info,omitempty"`
+}
+
+// EntryKind is what an entry of a history was.
+type EntryKind string
+
+const (
+	KindHold EntryKind = "hold"
+	KindWait EntryKind = "wait"
+)
+
+// EntryBlocker is what a wait waited for.
+type EntryBlocker struct {
+	Lock   Text         `json:"lock"` // null if it has not ended
+	ID     locks.HoldID `json:"id"`   // the hold, or the request to which the lock was offered
+	Worker Text         `json:"worker"`
+	RunID  Text         `json:"run_id"`
+}
+
+// Purpose returns what it held or waited for, in one word or line: the id of a run, the command of
+// `lock exec`, or "".
+func (e *Entry) Purpose() string { return purpose(e.RunID, e.Info) }
+
+// Locks returns the names that a list shows for it: its bundle without the run's own resource,
+// unless the bundle has nothing else.
+func (e *Entry) Locks() []string { return visible(e.Bundle) }
 
 // Worker is one replica.
 type Worker struct {

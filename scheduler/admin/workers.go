@@ -19,8 +19,9 @@ import (
 // Snapshot is the lock space at one moment: its sessions, holds and waits. It must be treated as
 // read-only.
 type Snapshot struct {
-	Holders []Holder // by the time of their grant
-	Waits   []Wait   // by ticket
+	At      time.Time // by the server's clock
+	Holders []Holder  // by the time of their grant
+	Waits   []Wait    // by ticket
 
 	sessions []session
 	permits  map[string]space.PermitRecord // those in use, or wanted
@@ -46,7 +47,7 @@ func (r *Reader) Snapshot(ctx context.Context) (*Snapshot, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Snapshot{sessions: make([]session, len(records)), space: r.space}
+	s := &Snapshot{At: listing.At, sessions: make([]session, len(records)), space: r.space}
 	cards := make(map[locks.SessionID]worker.Card, len(records))
 	for i, record := range records {
 		s.sessions[i] = newSession(record)

@@ -40,8 +40,34 @@ type Fake struct {
 	HistoryCount atomic.Int64 // reads of parts of histories
 	RecordCount  atomic.Int64 // records of histories that were read
 
+	Ends      []space.Entry // what is kept, the last end first
+	KeptSince time.Time     // zero: nothing is kept
+
 	broken atomic.Pointer[error] // the error of each read, if set
 }
+
+// Past returns the elements of Ends, in pages of two.
+func (f *Fake) Past(_ context.Context, from string, since time.Time) (*space.Past, error) {
+	page := new(space.Past)
+	begun := from == ""
+	for i := range f.Ends {
+		e := f.Ends[i]
+		switch {
+		case !begun:
+			begun = e.Position == from
+		case e.To.Before(since):
+		case len(page.Entries) == 2:
+			page.Next = page.Entries[1].Position
+			return page, f.read()
+		default:
+			page.Entries, page.Read = append(page.Entries, e), page.Read+1
+		}
+	}
+	return page, f.read()
+}
+
+// PastSince returns KeptSince.
+func (f *Fake) PastSince(context.Context) (time.Time, error) { return f.KeptSince, f.read() }
 
 func (f *Fake) read() error {
 	f.ReadCount.Add(1)

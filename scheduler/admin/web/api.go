@@ -44,6 +44,8 @@ func (s *Server) routes() {
 	listSnapshot(s, v1+"waits", func(s *admin.Snapshot) []admin.Wait { return s.Waits },
 		func(wait *admin.Wait) string { return fmt.Sprintf("%020d", wait.Ticket) }).
 		as("listWaits", "Requests that wait for locks, in the order of their tickets")
+	one(s, v1+"holds", s.holds, "since", "until", "group", "worker", "lock", "job", "kind", "limit", "cursor").
+		as("listHolds", "Holds and waits, present and ended")
 	listSnapshot(s, v1+"workers", (*admin.Snapshot).Workers, func(w *admin.Worker) string { return string(w.ID) }).
 		as("listWorkers", "Workers, by ID")
 
@@ -158,6 +160,43 @@ func (s *Server) runs(ctx context.Context, q question) (*part[admin.Run], error)
 		runs, next, err := s.o.Reader.RunPage(ctx, filter, q.cursor)
 		return newPart(runs, next), err
 	})
+}
+
+// history is a page of the holds and waits of a window, in groups if the client asked for them.
+type history struct {
+	Items      any           `json:"items"` // of admin.Entry or admin.EntryGroup
+	NextCursor *string       `json:"next_cursor"`
+	At         admin.Instant `json:"at"`         // by Redis' clock
+	KeptSince  admin.Instant `json:"kept_since"` // null: ends are not kept
+}
+
+func (s *Server) holds(ctx context.Context, q question) (*history, error) {
+	filter := admin.HoldFilter{
+		Worker: q.value("worker"), Lock: q.value("lock"), Job: q.value("job"), Kind: admin.EntryKind(q.value("kind")), Limit: q.limit,
+	}
+	for name, at := range map[string]*time.Time{"since": &filter.Since, "until": &filter.Until} {
+		if text := q.value(name); text != "" {
+			var err error
+			if *at, err = time.Parse(time.RFC3339, text); err != nil {
+				return nil, fmt.Errorf("%w: %s %q: it must be a time, as in RFC 3339", admin.ErrInvalid, name, text)
+			}
+		}
+	}
+	snapshot, err := s.snapshot(ctx)
+	if err != nil {
+		return nil, err
+	}
+	name := fmt.Sprintf("holds %q %q %q %q %s %s %d %s", filter.Worker, filter.Lock, filter.Job, filter.Kind, q.value("since"), q.value("until"), q.limit, q.cursor)
+	h, err := shared(ctx, s.read, name, func(ctx context.Context) (*admin.History, error) { return snapshot.History(ctx, filter, q.cursor) })
+	if err != nil {
+		return nil, err
+	}
+	page := newPart(h.Entries, h.Next)
+	reply := &history{page.Items, page.NextCursor, admin.Instant{Time: h.At}, admin.Instant{Time: h.KeptSince}}
+	if by := q.value("group"); by != "" {
+		reply.Items, err = admin.GroupEntries(h.Entries, by)
+	}
+	return reply, err
 }
 
 func (s *Server) ticks(ctx context.Context, q question) (*part[admin.Tick], error) {

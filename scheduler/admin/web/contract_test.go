@@ -183,7 +183,7 @@ func TestRepliesMatchTheirDocument(t *testing.T) {
 		"jobs", "jobs?note=late&limit=2", "jobs/nightly-backup", "jobs/settle-bills", "jobs/warm-cache", "jobs/nightly-backup/ticks?limit=2",
 		"jobs/nightly-backup/explain?at=2026-11-19T01:00:00Z", "jobs/settle-bills/explain?run=settle-bills%23second",
 		"runs", "runs?job=nightly-backup&state=failed", "runs/settle-bills%23second/output", "locks", "locks/bill:1001", "locks/bill:1003", "locks/free",
-		"waits", "workers", "workers/web-2.p91qd3f7", "config", "whoami", "audit", "openapi.json",
+		"waits", "holds", "holds?group=lock&kind=hold", "workers", "workers/web-2.p91qd3f7", "config", "whoami", "audit", "openapi.json",
 	} {
 		read(path)
 	}
@@ -256,7 +256,7 @@ func TestRefusedSignInsMatchTheirDocument(t *testing.T) {
 	t.Parallel()
 	s := newServer(t, fakes.Fleet())
 	var refuse error
-	s.o.SignIn = &SignIn{mode: AuthBasic, who: func(*http.Request) (string, error) { return "ann", refuse }}
+	s.o.SignIn = &SignIn{mode: AuthBasic, who: func(*http.Request) (identity, error) { return identity{"ann", RoleAdmin}, refuse }}
 	c := newContract(t, s)
 	refuse = errSignIn
 	c.exchange(s, http.MethodGet, "/api/v1/jobs", "", http.StatusUnauthorized)

@@ -22,6 +22,10 @@
 //	/api/v1/locks                and locks/{lock}: a lock without a holder is not an error, its
 //	                             list of holders is empty
 //	/api/v1/waits                in the order of their tickets
+//	/api/v1/holds                ?since= &until= &worker= &lock= &job= &kind=: the holds and waits
+//	                             of a window, present and ended ones. &group= worker, lock or job:
+//	                             its items are groups of the page's entries. "kept_since": since
+//	                             when all that ended is known
 //	/api/v1/workers              and workers/{id}
 //	/api/v1/config               of the worker that serves it: its config, and why its last reload
 //	                             was refused
@@ -119,8 +123,8 @@
 // missing is not.
 //
 // This package makes the document itself. A framework that makes it, such as huma, has its own form
-// of handlers, and makes its own decisions about bodies, errors and schemas: all handlers would
-// have to be written again, and half of these decisions undone, for the same document.
+// of handlers, and makes its own decisions about bodies, errors and schemas: for the same
+// document, it would need all handlers rewritten, and half of these decisions undone.
 //
 // # When Redis cannot be read
 //

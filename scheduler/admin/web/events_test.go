@@ -282,7 +282,7 @@ func TestAQuietStreamHasAHeartbeatWhichSignsIn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t, fakes.Fleet())
 		var refuse error
-		s.o.SignIn = &SignIn{mode: AuthBasic, who: func(*http.Request) (string, error) { return "ann", refuse }}
+		s.o.SignIn = &SignIn{mode: AuthBasic, who: func(*http.Request) (identity, error) { return identity{"ann", RoleAdmin}, refuse }}
 		w := watch(t, s, "")
 		w.take()
 		time.Sleep(heartbeat + lookEvery)

@@ -41,6 +41,7 @@ var parameters = map[string]struct {
 	"id":     {"an ID, escaped: # is %23, / is %2F", object{"type": "string"}},
 	"lock":   {"the name of a lock, escaped", object{"type": "string"}},
 	"queue":  {"the name of a queue, escaped", object{"type": "string"}},
+	"kind":   {"hold or wait: only entries of this kind", object{"type": "string", "enum": []admin.EntryKind{admin.KindHold, admin.KindWait}}},
 }
 
 // document describes the API as OpenAPI 3.1: each route of the table that this server answers, with

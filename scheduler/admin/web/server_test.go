@@ -267,7 +267,7 @@ func TestMissingObjectsAreAProblem404(t *testing.T) {
 	for target, detail := range map[string]string{
 		"/nothing":                      "this path does not exist",
 		"/api/v1/":                      "this path does not exist",
-		"/api/v1/holds":                 "this path does not exist",
+		"/api/v1/hold":                  "this path does not exist",
 		"/api/v2/runs":                  "this path does not exist",
 		"/static/page.html":             "this path does not exist",
 		"/static/nothing":               "this path does not exist",
