@@ -60,6 +60,10 @@
 //
 // renewal: the commands that keep n held resources alive, per renewal interval.
 //
+// kept: the server's time of a pair, and of a hand-off, in two lock spaces that take turns: one
+// keeps how each hold and each wait has ended, the other does not. The difference is what that
+// costs an end. Below it is the memory that an entry takes.
+//
 // bundle: 40 goroutines each take one of ten resources for some milliseconds, again and again; one
 // more requests all ten. How often does it get them, and what does that cost the others? Libraries
 // without bundles take the ten one after the other, in the order of their names. That cannot

@@ -47,6 +47,7 @@ var measurements = []measurement{
 	{"shares", "ten equal waiters, 1 ms of work each", measureShares},
 	{"partition", "the holder's connections fall silent", measurePartition},
 	{"renewal", "commands that keep resources held", measureRenewal},
+	{"kept", "what it costs to keep how holds and waits end", measureKept},
 	{"bundle", "one requests ten resources, forty take one of them each", measureBundle},
 	{"jobs", "jobs end to end, compared with plain asynq", measureJobs},
 	{"jobs-delayed", "the same, Redis 1 ms away", measureJobsDelayed},
