@@ -26,9 +26,9 @@ func (t *tool) runLsCommand() *cobra.Command {
 		Use: "ls", Aliases: []string{"list"}, Short: "List runs",
 		Long: `List runs: the outstanding ones first, then the finished ones, the latest first. Outstanding runs are listed by job,
 the latest tick and the newest request of each job first; with --state running by worker, with --state due by queue,
-and with --state scheduled or retrying by the time at which they become due. Skipped and missed ticks never had
-runs: lockstep job history lists them, and so does --state skipped or missed. Lines that cover many ticks are only
-in the history.`,
+and with --state scheduled or retrying by the time at which they become due. A tick that was skipped or missed before
+it became due never was a run: lockstep job history lists it, and so does --state skipped or missed. Lines that cover
+many ticks are only in the history.`,
 		Args: noArgs,
 	}
 	cmd.Flags().StringVar(&job, "job", "", "only runs of this `JOB`")

@@ -69,8 +69,8 @@ func ReaderOf(book Book, space Space) *Reader {
 // RunFilter selects runs. The zero value selects all that are kept.
 type RunFilter struct {
 	Job string // "": of all jobs
-	// "": in any state but skipped and missed, for these ticks never were runs; nor are lines for
-	// many ticks
+	// "": in any state, but without ticks that never became due, for these never were runs; nor are
+	// lines for many ticks
 	State string
 	Limit int // maximum number; 0: no limit
 }
@@ -93,10 +93,12 @@ func (f RunFilter) keeps(record *ledger.Record) bool {
 	return wasRun(record)
 }
 
-// wasRun reports whether a record belongs to a run, not to a tick that did not run, nor to a line
-// for many ticks.
+// wasRun reports whether a record belongs to a run: not to a tick that never became due, nor to a
+// line for many ticks. A request, and a tick that was due, are runs even when they were skipped or
+// missed in the end.
 func wasRun(record *ledger.Record) bool {
-	return !record.State.Facts().Tick && record.Upto.IsZero()
+	never := record.State.Facts().Tick && record.Trigger == ledger.TriggerSchedule && record.DueSince.IsZero()
+	return !never && record.Upto.IsZero()
 }
 
 // Runs returns the outstanding runs, in the order of an index of the ledger, and then the finished

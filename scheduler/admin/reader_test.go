@@ -217,6 +217,31 @@ func TestALineForManyTicksIsNoRun(t *testing.T) {
 	}
 }
 
+// A request that a policy skipped, and a tick that was due before its time passed, were runs: only a
+// tick that never became due was none.
+func TestRunsThatEndAsSkippedOrMissedAreListed(t *testing.T) {
+	t.Parallel()
+	f := fakes.Fleet()
+	tick := fakes.Noon.Add(-time.Hour)
+	f.Ended["warm-cache"] = []*ledger.Record{
+		{ID: "warm-cache#busy", Job: "warm-cache", Trigger: ledger.TriggerEnqueue, State: ledger.StateSkipped, DueSince: tick, Finished: tick.Add(3 * time.Second)},
+		{ID: "warm-cache#later", Job: "warm-cache", Trigger: ledger.TriggerHand, State: ledger.StateSkipped, Finished: tick.Add(2 * time.Second)},
+		{ID: jobs.TickRunID("warm-cache", tick), Job: "warm-cache", Trigger: ledger.TriggerSchedule, Tick: tick, State: ledger.StateMissed, DueSince: tick, Finished: tick.Add(time.Second)},
+		{ID: jobs.TickRunID("warm-cache", tick.Add(-time.Hour)), Job: "warm-cache", Trigger: ledger.TriggerSchedule, Tick: tick.Add(-time.Hour), State: ledger.StateMissed, Finished: tick},
+	}
+	r := readerOf(f)
+	runs, err := r.Runs(t.Context(), RunFilter{Job: "warm-cache"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := idsOf(runs), []string{"warm-cache#busy", "warm-cache#later", "warm-cache@2026-11-21T11:00:00Z"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if job, err := r.Job(t.Context(), "warm-cache"); err != nil || job.LastRun == nil || job.LastRun.ID != "warm-cache#busy" {
+		t.Errorf("%+v, %v, want the request as the last run", job, err)
+	}
+}
+
 func TestLocksLeaveOutWhatOnlyKeepsARunFromRunningTwice(t *testing.T) {
 	t.Parallel()
 	all, err := readerOf(fakes.Fleet()).Locks(t.Context())

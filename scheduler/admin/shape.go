@@ -399,7 +399,7 @@ type Job struct {
 
 	Running     int `json:"running"`     // runs
 	Outstanding int `json:"outstanding"` // runs that are not finished, including the running ones
-	// the last run that finished; skipped and missed ticks are not runs
+	// the last run that finished; a tick that never became due is no run
 	LastRun *Run `json:"last_run"`
 
 	// Problem is why the trigger cannot be computed on this machine. Other jobs do not have the

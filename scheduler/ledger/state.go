@@ -39,7 +39,7 @@ const (
 type StateFacts struct {
 	State State
 	Final bool  // a run in it never runs again
-	Tick  bool  // the outcome of a tick that never became a run
+	Tick  bool  // also the outcome of a tick that never became a run
 	Index Index // the smallest index with all runs in it; "" for a final state
 	Sign  string
 	Tone  Tone

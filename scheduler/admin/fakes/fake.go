@@ -488,7 +488,7 @@ func (f *Fake) AddHistory(job string, n int) {
 	for i := range n {
 		at := Noon.Add(-time.Duration(i) * time.Minute)
 		record := &ledger.Record{
-			ID: jobs.TickRunID(job, at), Job: job, Tick: at, State: ledger.StateSkipped, Created: at, Finished: at,
+			ID: jobs.TickRunID(job, at), Job: job, Trigger: ledger.TriggerSchedule, Tick: at, State: ledger.StateSkipped, Created: at, Finished: at,
 		}
 		if i%50 == 49 {
 			record.State = ledger.StateSucceeded
