@@ -415,14 +415,23 @@ First remove the permits from the config of every worker: a worker that has them
 }
 
 func (t *tool) auditCommand() *cobra.Command {
-	return list(t, &cobra.Command{
+	cmd := &cobra.Command{
 		Use: "audit", Short: "List actions: actor, time, action, target and reason",
 		Long: `List the actions of people and programs on jobs, runs, locks, queues and workers, the latest first. Entries are kept
 for 90 days, at most 50,000 of them. Repeats are one entry with their number: the same actor did the same to the
 same target within ten minutes, or asked for runs of the same job within an hour.`,
+		Example: `  lockstep audit --since 24h
+  lockstep audit -q ann --job nightly-backup`,
 		Args: noArgs,
-	}, actView, func(ctx context.Context, conn *connection, _ []string, limit int) ([]admin.Act, error) {
-		return conn.reader.Audit(ctx, limit)
+	}
+	flags := filterFlags(cmd, admin.ActFilters)
+	return list(t, cmd, actView, func(ctx context.Context, conn *connection, _ []string, limit int) ([]admin.Act, error) {
+		filter, err := flags.read(ctx, cmd, conn)
+		if err != nil {
+			return nil, err
+		}
+		filter.Limit = limit
+		return conn.reader.Audit(ctx, filter)
 	})
 }
 

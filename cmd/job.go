@@ -69,19 +69,26 @@ func (t *tool) jobLsCommand() *cobra.Command {
   drifted       workers carry different definitions of it: fine while a new config is rolled out
   no worker carries it
                 it was removed from the config, and its ticks are missed; lockstep job forget removes
-                its data`,
+                its data
+
+--state and --error go by the last run.`,
 		Args: noArgs,
 	}
 	cmd.Flags().StringVar(&note, "note", "", "list only jobs with this `NOTE`")
+	flags := filterFlags(cmd, admin.JobFilters, admin.Outcomes()[1:]...)
 	return list(t, cmd, t.jobView, func(ctx context.Context, conn *connection, _ []string, _ int) ([]admin.Job, error) {
+		filter, err := flags.read(ctx, cmd, conn)
+		if err != nil {
+			return nil, err
+		}
 		jobs, err := conn.reader.Jobs(ctx)
 		if err != nil {
 			return nil, err
 		}
-		if jobs, err = admin.Noted(jobs, note); err != nil {
-			return nil, misuse(cmd, "%v", err)
+		if jobs, err = admin.Noted(jobs, note); err == nil {
+			jobs, err = filter.Jobs(jobs)
 		}
-		return jobs, nil
+		return jobs, misused(cmd, err)
 	})
 }
 
@@ -288,14 +295,22 @@ func nextView(zones map[string]*time.Location) view[admin.NextTick] {
 }
 
 func (t *tool) jobHistoryCommand() *cobra.Command {
-	return list(t, &cobra.Command{
+	cmd := &cobra.Command{
 		Use: "history JOB", Short: "List the ticks of a job and their outcomes",
 		Long: `List the ticks of a job and their outcomes, including skipped and missed ticks, with the reasons. Ticks with an
-outstanding run come first, then the others, the most recently settled first.`,
+outstanding run come first, then the others, the most recently settled first. --since and --until go by the time at
+which a tick was due.`,
 		Args: oneArg("a JOB"),
-	}, t.tickView, func(ctx context.Context, conn *connection, args []string, limit int) ([]admin.Tick, error) {
-		ticks, err := conn.reader.Ticks(ctx, args[0], limit)
-		return ticks, conn.noJob(ctx, args[0], err)
+	}
+	flags := filterFlags(cmd, admin.TickFilters, admin.Outcomes()...)
+	return list(t, cmd, t.tickView, func(ctx context.Context, conn *connection, args []string, limit int) ([]admin.Tick, error) {
+		filter, err := flags.read(ctx, cmd, conn)
+		if err != nil {
+			return nil, err
+		}
+		filter.Job, filter.Limit = args[0], limit
+		ticks, err := conn.reader.TicksOf(ctx, filter)
+		return ticks, conn.noJob(ctx, args[0], misused(cmd, err))
 	})
 }
 

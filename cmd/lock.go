@@ -30,12 +30,18 @@ holds alone. A lock that several may hold has its own line, with the first of it
 others; for permits, the line also has how many are taken, and how many there are. -o wide has a line for each lock.`,
 		Args: noArgs,
 	}
+	flags := filterFlags(cmd, admin.LockFilters)
 	limit, output := limitFlag(cmd), outputFlag(cmd, listFormats()...)
 	cmd.RunE = t.reads(func(ctx context.Context, conn *connection, _ []string) error {
+		filter, err := flags.read(ctx, cmd, conn)
+		if err != nil {
+			return err
+		}
 		all, err := conn.reader.Locks(ctx)
 		if err != nil {
 			return err
 		}
+		all = filter.Locks(all)
 		if *output == tables {
 			return bundleView().print(t, *output, first(bundles(all), *limit))
 		}
@@ -249,10 +255,23 @@ func wantedBack(asked *admin.Asked) string {
 }
 
 func (t *tool) lockWaitsCommand() *cobra.Command {
-	return list(t, &cobra.Command{Use: "waits", Short: "List what waits for locks, in order, and what blocks it", Args: noArgs},
-		waitView, func(ctx context.Context, conn *connection, _ []string, _ int) ([]admin.Wait, error) {
-			return conn.reader.Waits(ctx)
-		})
+	cmd := &cobra.Command{
+		Use: "waits", Short: "List what waits for locks, in order, and what blocks it",
+		Long: `List what waits for locks, in order, and what blocks it. --since and --until go by the start of a wait.`,
+		Args: noArgs,
+	}
+	flags := filterFlags(cmd, admin.WaitFilters, string(space.Waiting), string(space.Offered), string(space.Lapsed), string(space.Kept))
+	return list(t, cmd, waitView, func(ctx context.Context, conn *connection, _ []string, _ int) ([]admin.Wait, error) {
+		filter, err := flags.read(ctx, cmd, conn)
+		if err != nil {
+			return nil, err
+		}
+		waits, err := conn.reader.Waits(ctx)
+		if err == nil {
+			waits, err = filter.Waits(waits)
+		}
+		return waits, misused(cmd, err)
+	})
 }
 
 func waitView(time.Time) view[admin.Wait] {

@@ -21,25 +21,77 @@ func (t *tool) runCommand() *cobra.Command {
 }
 
 func (t *tool) runLsCommand() *cobra.Command {
-	var job, state string
 	cmd := &cobra.Command{
 		Use: "ls", Aliases: []string{"list"}, Short: "List runs",
 		Long: `List runs: the outstanding ones first, then the finished ones, the latest first. Outstanding runs are listed by job,
 the latest tick and the newest request of each job first; with --state running by worker, with --state due by queue,
 and with --state scheduled or retrying by the time at which they become due. A tick that was skipped or missed before
 it became due never was a run: lockstep job history lists it, and so does --state skipped or missed. Lines that cover
-many ticks are only in the history.`,
+many ticks are only in the history.
+
+--since and --until go by the end of a run, or, while it is outstanding, by its creation. --lock finds outstanding
+runs that take the lock, and ended ones that would take it by the present definition of their job. -q finds a part of
+an ID, a worker, a lock or a value of the args, in any case; the whole ID of a run finds only that run. Args of more
+than 1 KiB are not searched.
+
+--group error counts the runs by the first line of their reason or error, the most frequent first.`,
+		Example: `  lockstep run ls --since 1h --state failed --group error
+  lockstep run ls --worker web-1 -q bill:1001`,
 		Args: noArgs,
 	}
-	cmd.Flags().StringVar(&job, "job", "", "only runs of this `JOB`")
-	cmd.Flags().StringVar(&state, "state", "", "only runs in this `STATE`: "+strings.Join(ledger.StateNames(), ", "))
-	return list(t, cmd, t.runView, func(ctx context.Context, conn *connection, _ []string, limit int) ([]admin.Run, error) {
-		runs, err := conn.reader.Runs(ctx, admin.RunFilter{Job: job, State: state, Limit: limit})
-		if errors.Is(err, admin.ErrInvalid) {
-			return nil, misuse(cmd, "%v", err)
+	flags := filterFlags(cmd, admin.RunFilters, ledger.StateNames()...)
+	var group string
+	cmd.Flags().StringVar(&group, "group", "", "count the runs by `WHAT`: error")
+	limit, output := limitFlag(cmd), outputFlag(cmd, listFormats()...)
+	cmd.RunE = t.reads(func(ctx context.Context, conn *connection, _ []string) error {
+		if group != "" && group != "error" {
+			return misuse(cmd, "--group %s: runs are grouped by error only", group)
 		}
-		return runs, conn.noJob(ctx, job, err)
+		filter, err := flags.read(ctx, cmd, conn)
+		if err != nil {
+			return err
+		}
+		filter.Limit = *limit
+		var runs []admin.Run
+		var groups []admin.ErrorGroup
+		if group == "" {
+			runs, err = conn.reader.Runs(ctx, filter)
+		} else {
+			groups, err = conn.reader.RunErrors(ctx, filter)
+		}
+		if err != nil {
+			return conn.noJob(ctx, filter.Job, misused(cmd, err))
+		}
+		now, err := conn.now(ctx)
+		if err != nil {
+			return err
+		}
+		if group == "" {
+			return t.runView(now).print(t, *output, runs)
+		}
+		return errorView(now).print(t, *output, groups)
 	})
+	return cmd
+}
+
+func errorView(now time.Time) view[admin.ErrorGroup] {
+	return view[admin.ErrorGroup]{
+		none: "no runs",
+		name: func(g admin.ErrorGroup) string { return string(g.Error) },
+		columns: []column[admin.ErrorGroup]{
+			{title: "runs", cell: func(g admin.ErrorGroup) string { return strconv.Itoa(g.Runs) }},
+			{title: "error", cell: func(g admin.ErrorGroup) string { return string(g.Error) }},
+			{title: "last", cell: func(g admin.ErrorGroup) string { return ago(now, g.LastAt.Time) }},
+			{title: "last run", cell: func(g admin.ErrorGroup) string { return string(g.LastRun) }},
+			{title: "jobs", cell: func(g admin.ErrorGroup) string {
+				names := strings.Join(g.Jobs, ", ")
+				if g.MoreJobs > 0 {
+					names += fmt.Sprintf(" and %d more", g.MoreJobs)
+				}
+				return names
+			}},
+		},
+	}
 }
 
 func (t *tool) runView(now time.Time) view[admin.Run] {

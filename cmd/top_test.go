@@ -12,6 +12,7 @@ import (
 	"lockstep/jobs"
 	"lockstep/locks"
 	"lockstep/locks/redistest"
+	"lockstep/scheduler/admin"
 	"lockstep/scheduler/admin/fakes"
 	"lockstep/scheduler/worker"
 )
@@ -89,7 +90,7 @@ func TestTopActsAsTheCommandsDo(t *testing.T) {
 		t.Errorf("acts ask and need reasons: %v, want %s", asked, want)
 	}
 
-	acts, err := conn.reader.Audit(ctx, 0)
+	acts, err := conn.reader.Audit(ctx, admin.Filter{})
 	must(t, err)
 	var got []string
 	for _, a := range acts {

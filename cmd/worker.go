@@ -23,10 +23,24 @@ func (t *tool) workerCommand() *cobra.Command {
 }
 
 func (t *tool) workerLsCommand() *cobra.Command {
-	return list(t, &cobra.Command{Use: "ls", Aliases: []string{"list"}, Short: "List the workers", Args: noArgs},
-		t.workerView, func(ctx context.Context, conn *connection, _ []string, _ int) ([]admin.Worker, error) {
-			return conn.reader.Workers(ctx)
-		})
+	cmd := &cobra.Command{
+		Use: "ls", Aliases: []string{"list"}, Short: "List the workers",
+		Long: `List the workers. --job and --lock find those that hold the lock, or run the job, now.`,
+		Args: noArgs,
+	}
+	flags := filterFlags(cmd, admin.WorkerFilters, "ready", "draining", admin.Gone)
+	return list(t, cmd, t.workerView, func(ctx context.Context, conn *connection, _ []string, _ int) ([]admin.Worker, error) {
+		filter, err := flags.read(ctx, cmd, conn)
+		if err != nil {
+			return nil, err
+		}
+		snapshot, err := conn.reader.Snapshot(ctx)
+		if err != nil {
+			return nil, err
+		}
+		workers, err := filter.Workers(snapshot)
+		return workers, misused(cmd, err)
+	})
 }
 
 func (t *tool) workerView(now time.Time) view[admin.Worker] {

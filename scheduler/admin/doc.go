@@ -11,9 +11,10 @@
 //
 // # Shapes
 //
-// The types [Run], [Lock], [Worker], [Tick], [Job], [Wait], [Entry], [NextTick], [Explanation] and
-// [Act] are what scripts rely on, in the API and in the command line's -o json alike. Names are in
-// snake_case. Times are RFC 3339 in UTC with milliseconds ([Instant]), ticks have no fraction
+// The types [Run], [ErrorGroup], [Lock], [Worker], [Tick], [Job], [Wait], [Entry], [NextTick],
+// [Explanation] and [Act] are what scripts rely on, in the API and in the command line's -o json
+// alike. Names are in snake_case. Times are RFC 3339 in UTC with milliseconds ([Instant]), ticks
+// have no fraction
 // ([TickTime]), durations are seconds in a field called ..._seconds ([Seconds]). Tokens and ids are
 // strings. A missing value is null, and a list without elements is []. All times and ages are by
 // Redis' clock, except a worker's started_at, which only its own clock knows.
@@ -46,10 +47,10 @@
 //	state scheduled or       the run that becomes due first
 //	retrying
 //
-// With a job, a state other than running keeps the order by job. Finished runs follow the
-// outstanding ones: the run that ended last first, those of one millisecond by id. Ticks of a job
-// have the same order, so a pending tick comes before the settled ones, and a replayed tick is
-// placed where its last run ended.
+// With a job, a state other than running keeps the order by job. Other filters do not change the
+// order. Finished runs follow the outstanding ones: the run that ended last first, those of one
+// millisecond by id. Ticks of a job have the same order, so a pending tick comes before the settled
+// ones, and a replayed tick is placed where its last run ended.
 //
 // Where no index has exactly the runs that a filter asks for, a page looks at no more than 1,000
 // others. The page may then be shorter than its limit, or empty, although its cursor leads on: a
@@ -67,6 +68,34 @@
 //
 // A run waits without a worker, and a run that takes its locks without waiting has no wait. A
 // granted wait of a run names what was in its way first, any other wait what was in its way last.
+//
+// # Filters
+//
+// A [Filter] selects entries of a list. The API and the command line have the same names for its
+// fields, as parameters and as flags; [RunFilters] and its neighbors have those that each list
+// takes, and any other is an error. All that are given must match:
+//
+//	q             a part of a name, an id, or a value in the args, in any case. Of runs: the id, the
+//	              workers, the locks and the args, but not those of more than 1 KiB, which lists do
+//	              not have. The whole id of a run finds that run at once, and no other
+//	job, queue    by name
+//	state         of runs and ticks their state or outcome, of jobs that of the last run, of waits
+//	              and workers theirs
+//	worker        the id of a worker, or the part of it before the dot: the attempts of runs, the
+//	              holds and waits of locks, the object of acts
+//	lock          by name: outstanding runs by their bundle, and ended ones by the bundle that the
+//	              active definition of their job gives their args
+//	error         a part of a reason or of the last attempt's error, in any case
+//	since, until  a time, or a duration before now; since is included, until is not. A run counts by
+//	              its end, or, while it is outstanding, by its creation; a tick by its due time, a
+//	              wait by its start, an act by its time
+//
+// Finished runs are in the order of their ends, so a list reads of a history only what since and
+// until leave of it. Due runs of a queue have an index. Other filters read what they then drop, and
+// a page of them looks at no more than 1,000 others.
+//
+// [Reader.RunErrors] groups runs by the first line of their reason or error. A page of groups
+// counts at most 10,000 runs, and the next page continues behind these.
 //
 // # The audit
 //

@@ -28,6 +28,8 @@ type pager struct {
 	job   string                    // "": all
 	may   func(jobs.RunID) bool     // reports whether a run may be listed, judged by its id
 	keep  func(*ledger.Record) bool // reports whether a run is listed
+	// reads what keep needs for some runs; nil: nothing
+	load func(context.Context, []*ledger.Record) error
 	// reports that neither an entry nor any that follow it in the index are listed; nil: never
 	end func(ledger.OpenEntry) bool
 
@@ -37,6 +39,8 @@ type pager struct {
 	from  *position
 	heads endedHeap
 	begun bool // heads has been read
+	// finished runs that ended before since, or after until, are not listed; zero: all are
+	since, until time.Time
 
 	ready []item // items read and not yet examined
 	done  bool   // nothing follows
@@ -60,8 +64,9 @@ func (r *Reader) runPager(filter RunFilter, after *position) (*pager, error) {
 		return nil, err
 	}
 	state := ledger.State(filter.State)
-	p := &pager{book: r.book, index: ledger.IndexJob, job: filter.Job, keep: filter.keeps, open: !state.Final(), ended: state == "" || state.Final(),
-		may: func(jobs.RunID) bool { return true }}
+	p := &pager{book: r.book, index: ledger.IndexJob, job: filter.Job, open: !state.Final(), ended: state == "" || state.Final(),
+		may: func(jobs.RunID) bool { return true }, since: filter.Since, until: filter.Until}
+	p.keep, p.load = r.selects(filter)
 	switch index := state.Facts().Index; {
 	case index == ledger.IndexWorker: // as many as the fleet has slots
 		p.index = index
@@ -71,19 +76,35 @@ func (r *Reader) runPager(filter RunFilter, after *position) (*pager, error) {
 	case filter.Job != "":
 	case index != "":
 		p.index = index
+		if queue := filter.Queue; queue != "" && index == ledger.IndexQueue {
+			p.at.Open = queue + "\x00"
+			p.end = func(entry ledger.OpenEntry) bool { return !strings.HasPrefix(entry.Position, queue+"\x00") }
+		}
 	}
 	return p.after(after)
 }
 
-// tickPager returns the list of a job's ticks after a position.
-func (r *Reader) tickPager(job string, after *position) *pager {
+// tickPager returns the list of the ticks of a filter's job after a position.
+func (r *Reader) tickPager(ctx context.Context, filter Filter, after *position) (*pager, error) {
+	if filter.Limit < 0 {
+		return nil, fmt.Errorf("%w: a limit of %d ticks", ErrInvalid, filter.Limit)
+	}
+	if err := filter.checkState("tick", Outcomes()...); err != nil {
+		return nil, err
+	}
+	job := filter.Job
+	if _, err := r.book.Job(ctx, job); err != nil {
+		return nil, err
+	}
 	isTick := func(id jobs.RunID) bool { return strings.HasPrefix(string(id), job+"@") }
 	p := &pager{book: r.book, index: ledger.IndexJob, job: job, open: true, ended: true, may: isTick,
-		keep: func(record *ledger.Record) bool { return !record.Tick.IsZero() },
+		keep: func(record *ledger.Record) bool { return !record.Tick.IsZero() && filter.keepsTick(record) },
+		// a tick is settled after it was due
+		since: filter.Since,
 		// runs without a tick follow
 		end: func(entry ledger.OpenEntry) bool { return !isTick(entry.Run) }}
 	p, _ = p.after(after) // a position of another list is useless and harmless
-	return p
+	return p, nil
 }
 
 // endedPager returns the list of the finished runs of some jobs.
@@ -207,12 +228,23 @@ func (p *pager) readOpen(ctx context.Context, most int) (int, error) {
 	if err != nil {
 		return 0, err
 	}
+	if err := p.loaded(ctx, records); err != nil {
+		return 0, err
+	}
 	for i, entry := range entries {
 		if p.may(entry.Run) {
 			p.ready[len(p.ready)-len(entries)+i].record, records = records[0], records[1:]
 		}
 	}
 	return len(entries), nil
+}
+
+// loaded calls load.
+func (p *pager) loaded(ctx context.Context, records []*ledger.Record) error {
+	if p.load == nil {
+		return nil
+	}
+	return p.load(ctx, records)
 }
 
 func (p *pager) readEnded(ctx context.Context, most int) (int, error) {
@@ -237,6 +269,10 @@ func (p *pager) readEnded(ctx context.Context, most int) (int, error) {
 		if !found {
 			break
 		}
+		if entry.At.Before(p.since) { // as all that follow
+			p.heads = nil
+			break
+		}
 		entries = append(entries, entry)
 		if p.may(entry.Run) {
 			asked = append(asked, entry)
@@ -244,6 +280,9 @@ func (p *pager) readEnded(ctx context.Context, most int) (int, error) {
 	}
 	records, err := p.book.EndedRecords(ctx, asked)
 	if err != nil {
+		return 0, err
+	}
+	if err := p.loaded(ctx, records); err != nil {
 		return 0, err
 	}
 	for _, entry := range entries {
@@ -291,7 +330,7 @@ func (p *pager) add(names []string) {
 		most = mostRead
 	}
 	for _, name := range names {
-		h := &head{next: ledger.EndedPage{Job: name, Most: most}}
+		h := &head{next: ledger.EndedPage{Job: name, Until: p.until, Most: most}}
 		if p.from != nil && p.from.Final {
 			h.next.Until, h.last = time.UnixMilli(p.from.At).UTC(), p.from
 		}

@@ -66,33 +66,6 @@ func ReaderOf(book Book, space Space) *Reader {
 	return &Reader{book: &veil{book, book.ActiveJobs}, space: space}
 }
 
-// RunFilter selects runs. The zero value selects all that are kept.
-type RunFilter struct {
-	Job string // "": of all jobs
-	// "": in any state, but without ticks that never became due, for these never were runs; nor are
-	// lines for many ticks
-	State string
-	Limit int // maximum number; 0: no limit
-}
-
-func (f RunFilter) check() error {
-	if f.Limit < 0 {
-		return fmt.Errorf("%w: a limit of %d runs", ErrInvalid, f.Limit)
-	}
-	if f.State != "" && ledger.State(f.State).Facts().State == "" {
-		return fmt.Errorf("%w: no run has the state %q; the states are %v", ErrInvalid, f.State, ledger.StateNames())
-	}
-	return nil
-}
-
-// keeps reports whether a run matches the filter.
-func (f RunFilter) keeps(record *ledger.Record) bool {
-	if f.State != "" {
-		return record.State == ledger.State(f.State) && record.Upto.IsZero()
-	}
-	return wasRun(record)
-}
-
 // wasRun reports whether a record belongs to a run: not to a tick that never became due, nor to a
 // line for many ticks. A request, and a tick that was due, are runs even when they were skipped or
 // missed in the end.
@@ -108,7 +81,10 @@ func (r *Reader) Runs(ctx context.Context, filter RunFilter) ([]Run, error) {
 	if err != nil {
 		return nil, err
 	}
-	listed, err := pager.next(ctx, filter.Limit, 0)
+	listed, is, err := r.namedRun(ctx, filter)
+	if err == nil && !is {
+		listed, err = pager.next(ctx, filter.Limit, 0)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -127,12 +103,39 @@ func (r *Reader) RunPage(ctx context.Context, filter RunFilter, cursor string) (
 	if err != nil {
 		return nil, "", err
 	}
-	listed, next, err := pager.page(ctx, filter.Limit)
+	listed, is, err := r.namedRun(ctx, filter)
+	if err == nil && !is {
+		listed, next, err = pager.page(ctx, filter.Limit)
+	}
 	if err != nil {
 		return nil, "", err
 	}
 	runs, err = r.listedRuns(ctx, filter, listed)
 	return runs, next, err
+}
+
+// namedRun returns the run with the id in the query of a filter, if the filter selects it. is
+// reports that the query is the id of a run.
+func (r *Reader) namedRun(ctx context.Context, filter RunFilter) (listed []item, is bool, err error) {
+	id := jobs.RunID(filter.Query)
+	if id.Job() == "" {
+		return nil, false, nil
+	}
+	record, _, err := r.book.Find(ctx, id)
+	if errors.Is(err, ledger.ErrUnknown) {
+		return nil, false, nil
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	keep, load := r.selects(filter)
+	if err := load(ctx, []*ledger.Record{record}); err != nil || !keep(record) {
+		return nil, true, err
+	}
+	if len(record.Args) > ledger.MaxListedArgs {
+		record.Args = nil
+	}
+	return []item{{record: record}}, true, nil
 }
 
 // listedRuns returns runs as they are shown. An empty list of a job that does not exist is an
@@ -189,26 +192,31 @@ func (r *Reader) Run(ctx context.Context, id jobs.RunID) (*Run, string, error) {
 // time first, then the others, the last one settled first. It returns at most limit of them, or,
 // with 0, all that are kept.
 func (r *Reader) Ticks(ctx context.Context, job string, limit int) ([]Tick, error) {
-	if limit < 0 {
-		return nil, fmt.Errorf("%w: a limit of %d ticks", ErrInvalid, limit)
-	}
-	if _, err := r.book.Job(ctx, job); err != nil {
+	return r.TicksOf(ctx, Filter{Job: job, Limit: limit})
+}
+
+// TicksOf returns those [Reader.Ticks] of the filter's job that the filter selects. The filter's
+// state is an outcome, and its times are those at which ticks were due.
+func (r *Reader) TicksOf(ctx context.Context, filter Filter) ([]Tick, error) {
+	pager, err := r.tickPager(ctx, filter, nil)
+	if err != nil {
 		return nil, err
 	}
-	listed, err := r.tickPager(job, nil).next(ctx, limit, 0)
+	listed, err := pager.next(ctx, filter.Limit, 0)
 	return listedTicks(listed), err
 }
 
-// TickPage returns one page of [Reader.Ticks], as [Reader.RunPage] does of runs.
-func (r *Reader) TickPage(ctx context.Context, job, cursor string, limit int) (ticks []Tick, next string, err error) {
+// TickPage returns one page of [Reader.TicksOf], as [Reader.RunPage] does of runs.
+func (r *Reader) TickPage(ctx context.Context, filter Filter, cursor string) (ticks []Tick, next string, err error) {
 	after, err := readPosition(cursor)
 	if err != nil {
 		return nil, "", err
 	}
-	if _, err := r.book.Job(ctx, job); err != nil {
+	pager, err := r.tickPager(ctx, filter, after)
+	if err != nil {
 		return nil, "", err
 	}
-	listed, next, err := r.tickPager(job, after).page(ctx, limit)
+	listed, next, err := pager.page(ctx, filter.Limit)
 	return listedTicks(listed), next, err
 }
 
@@ -220,29 +228,66 @@ func listedTicks(listed []item) []Tick {
 	return ticks
 }
 
-// Audit returns the acts of people, the last first: at most limit, or, with 0, all that are kept.
-func (r *Reader) Audit(ctx context.Context, limit int) ([]Act, error) {
-	return r.AuditBefore(ctx, "", limit)
+// Audit returns the acts of people that a filter selects, the last first.
+func (r *Reader) Audit(ctx context.Context, filter Filter) ([]Act, error) {
+	most := filter.Limit
+	acts := []Act{}
+	for cursor := ""; ; {
+		if filter.Limit = mostRead; most > 0 {
+			filter.Limit = min(mostRead, most-len(acts))
+		}
+		some, next, err := r.AuditPage(ctx, filter, cursor)
+		if err != nil {
+			return nil, err
+		}
+		acts = append(acts, some...)
+		if next == "" || most > 0 && len(acts) >= most {
+			return acts, nil
+		}
+		cursor = next
+	}
 }
 
-// AuditBefore is [Reader.Audit] of the acts before the act with an id; "" for all.
-func (r *Reader) AuditBefore(ctx context.Context, before string, limit int) ([]Act, error) {
-	if before != "" && !ledger.IsActID(before) {
-		return nil, ErrCursor
+// AuditPage returns a page of [Reader.Audit], as [Reader.RunPage] does of runs.
+func (r *Reader) AuditPage(ctx context.Context, filter Filter, cursor string) (acts []Act, next string, err error) {
+	if cursor != "" && !ledger.IsActID(cursor) {
+		return nil, "", ErrCursor
 	}
-	if limit < 0 {
-		return nil, fmt.Errorf("%w: a limit of %d", ErrInvalid, limit)
+	if filter.Limit < 1 {
+		return nil, "", fmt.Errorf("%w: a limit of %d", ErrInvalid, filter.Limit)
 	}
-	records, err := r.book.Acts(ctx, before, limit)
-	if err != nil {
-		return nil, err
+	if cursor == "" && !filter.Until.IsZero() {
+		cursor = fmt.Sprintf("%d-0", max(1, filter.Until.Add(time.Millisecond-1).UnixMilli()))
 	}
-	acts := make([]Act, len(records))
-	for i, a := range records {
-		acts[i] = Act{ID: a.ID, At: Instant{a.At}, Who: a.Who, What: a.What, On: a.On, Why: Text(a.Why), Detail: Text(a.Detail),
-			Times: max(1, a.Times), FirstAt: Instant{a.First}}
+	acts = []Act{}
+	for looked, most := 0, min(filter.Limit+1, mostRead); looked < filter.Limit+looksAtMost; looked, most = looked+most, mostRead {
+		records, err := r.book.Acts(ctx, cursor, most)
+		if err != nil {
+			return nil, "", err
+		}
+		for i := range records {
+			record := &records[i]
+			switch {
+			case record.At.Before(filter.Since):
+				return acts, "", nil
+			case !filter.keepsAct(record):
+			case len(acts) == filter.Limit:
+				return acts, cursor, nil
+			default:
+				acts = append(acts, newAct(record))
+			}
+			cursor = record.ID
+		}
+		if len(records) < most {
+			return acts, "", nil
+		}
 	}
-	return acts, nil
+	return acts, cursor, nil
+}
+
+func newAct(a *ledger.ActRecord) Act {
+	return Act{ID: a.ID, At: Instant{a.At}, Who: a.Who, What: a.What, On: a.On, Why: Text(a.Why), Detail: Text(a.Detail),
+		Times: max(1, a.Times), FirstAt: Instant{a.First}}
 }
 
 // unknownError is about an object that the ledger does not know because it belongs elsewhere.

@@ -217,8 +217,8 @@ func TestALineForManyTicksIsNoRun(t *testing.T) {
 	}
 }
 
-// A request that a policy skipped, and a tick that was due before its time passed, were runs: only a
-// tick that never became due was none.
+// A request that a policy skipped, and a tick that was due before its time passed, were runs: only
+// a tick that never became due was none.
 func TestRunsThatEndAsSkippedOrMissedAreListed(t *testing.T) {
 	t.Parallel()
 	f := fakes.Fleet()

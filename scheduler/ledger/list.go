@@ -81,10 +81,11 @@ func (l *Ledger) OpenRecords(ctx context.Context, ids []jobs.RunID) ([]*Record, 
 				records = append(records, nil)
 				continue
 			}
-			decoded, _, err := decode(some[n], record, log, args)
+			decoded, items, err := decode(some[n], record, log, args)
 			if err != nil { // it must not hide the others
 				decoded = unreadable(some[n], StateDue, err)
 			}
+			decoded.Items = items
 			decoded.Parked = decoded.State.Final()
 			records = append(records, decoded)
 		}

@@ -54,6 +54,9 @@ type Record struct {
 	Parked bool
 	Stop   string // why its worker was asked to stop it; "": it was not
 
+	// Items are the bundle of its attempts. Only [Ledger.OpenRecords] reads them.
+	Items []locks.Item
+
 	// Attempts in order; the last one is open (Finished zero) while the run is running. If their
 	// log became long, most of those in the middle are left out, as the gaps in their numbers show.
 	Attempts []AttemptRecord

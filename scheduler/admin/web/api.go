@@ -31,22 +31,33 @@ func (s *Server) routes() {
 	r := s.o.Reader
 
 	list(s, v1+"jobs", func(ctx context.Context, q question) (*part[admin.Job], error) {
+		filter, err := s.filter(ctx, q)
+		if err != nil {
+			return nil, err
+		}
 		all, err := shared(ctx, s.read, "jobs", r.Jobs)
 		if err == nil {
 			all, err = admin.Noted(all, q.value("note"))
 		}
+		if err == nil {
+			all, err = filter.Jobs(all)
+		}
 		return cut(q, all, func(job *admin.Job) string { return job.Name }), err
-	}, "note").as("listJobs", "Jobs, by name")
-	list(s, v1+"jobs/{job}/ticks", s.ticks).as("listTicks", "Ticks of a job and their outcomes")
-	list(s, v1+"runs", s.runs, "job", "state").as("listRuns", "Runs: the outstanding ones, then the finished ones")
-	listSnapshot(s, v1+"locks", (*admin.Snapshot).Locks, func(lock *admin.Lock) string { return lock.Name }).
+	}, with(admin.JobFilters, "note")...).as("listJobs", "Jobs, by name")
+	list(s, v1+"jobs/{job}/ticks", s.ticks, admin.TickFilters...).as("listTicks", "Ticks of a job and their outcomes")
+	one(s, v1+"runs", s.runs, with(admin.RunFilters, "group", "limit", "cursor")...).
+		gives(http.StatusOK, part[admin.Run]{}).gives(http.StatusOK, part[admin.ErrorGroup]{}).
+		as("listRuns", "Runs, the outstanding ones before the finished ones, or groups of them")
+	listSnapshot(s, v1+"locks", func(s *admin.Snapshot, f admin.Filter) ([]admin.Lock, error) { return f.Locks(s.Locks()), nil },
+		func(lock *admin.Lock) string { return lock.Name }, admin.LockFilters...).
 		as("listLocks", "Locks that are held or wanted, by name")
-	listSnapshot(s, v1+"waits", func(s *admin.Snapshot) []admin.Wait { return s.Waits },
-		func(wait *admin.Wait) string { return fmt.Sprintf("%020d", wait.Ticket) }).
+	listSnapshot(s, v1+"waits", func(s *admin.Snapshot, f admin.Filter) ([]admin.Wait, error) { return f.Waits(s.Waits) },
+		func(wait *admin.Wait) string { return fmt.Sprintf("%020d", wait.Ticket) }, admin.WaitFilters...).
 		as("listWaits", "Requests that wait for locks, in the order of their tickets")
 	one(s, v1+"holds", s.holds, "since", "until", "group", "worker", "lock", "job", "kind", "limit", "cursor").
 		as("listHolds", "Holds and waits, present and ended")
-	listSnapshot(s, v1+"workers", (*admin.Snapshot).Workers, func(w *admin.Worker) string { return string(w.ID) }).
+	listSnapshot(s, v1+"workers", func(s *admin.Snapshot, f admin.Filter) ([]admin.Worker, error) { return f.Workers(s) },
+		func(w *admin.Worker) string { return string(w.ID) }, admin.WorkerFilters...).
 		as("listWorkers", "Workers, by ID")
 
 	s.configRoutes(v1)
@@ -59,14 +70,7 @@ func (s *Server) routes() {
 		as("followEvents", "Server-sent events: run, overview, problem; Last-Event-ID resumes")
 	s.handle(v1+"openapi.json", s.openAPI).gives(http.StatusOK, object{}).as("getOpenAPI", "This document")
 
-	list(s, v1+"audit", func(ctx context.Context, q question) (*part[admin.Act], error) {
-		before := q.cursor
-		acts, err := shared(ctx, s.read, fmt.Sprintf("audit %d %s", q.limit, before), func(ctx context.Context) ([]admin.Act, error) {
-			return r.AuditBefore(ctx, before, q.limit+1)
-		})
-		q.cursor = "" // the acts already begin after it
-		return cut(q, acts, func(act *admin.Act) string { return act.ID }), err
-	}).as("listActs", "The audit: acts of people and programs, newest first")
+	list(s, v1+"audit", s.audit, admin.ActFilters...).as("listActs", "The audit: acts of people and programs, newest first")
 
 	one(s, v1+"jobs/{job}/explain", s.explain, "at", "run").
 		as("explainJob", "Why the job did or did not run at an instant, or what became of a run")
@@ -153,13 +157,26 @@ func (s *Server) find(ctx context.Context, q question) (found, error) {
 	})
 }
 
-func (s *Server) runs(ctx context.Context, q question) (*part[admin.Run], error) {
-	filter := admin.RunFilter{Job: q.value("job"), State: q.value("state"), Limit: q.limit}
-	name := fmt.Sprintf("runs %q %q %d %s", filter.Job, filter.State, filter.Limit, q.cursor)
-	return shared(ctx, s.read, name, func(ctx context.Context) (*part[admin.Run], error) {
-		runs, next, err := s.o.Reader.RunPage(ctx, filter, q.cursor)
-		return newPart(runs, next), err
-	})
+// filter reads the filters of a list.
+func (s *Server) filter(ctx context.Context, q question) (admin.Filter, error) {
+	filter, err := s.o.Reader.ReadFilter(ctx, q.value)
+	filter.Limit = q.limit
+	return filter, err
+}
+
+// runs answers with a part of the runs, or of the groups of runs that have the same error.
+func (s *Server) runs(ctx context.Context, q question) (*any, error) {
+	var answer any
+	var err error
+	switch group := q.value("group"); group {
+	case "":
+		answer, err = partOf(ctx, s, q, s.o.Reader.RunPage)
+	case "error":
+		answer, err = partOf(ctx, s, q, s.o.Reader.RunErrorPage)
+	default:
+		err = fmt.Errorf("%w: group %q: runs are grouped by error only", admin.ErrInvalid, group)
+	}
+	return &answer, err
 }
 
 // history is a page of the holds and waits of a window, in groups if the client asked for them.
@@ -200,10 +217,26 @@ func (s *Server) holds(ctx context.Context, q question) (*history, error) {
 }
 
 func (s *Server) ticks(ctx context.Context, q question) (*part[admin.Tick], error) {
-	job := q.path("job")
-	return shared(ctx, s.read, fmt.Sprintf("ticks %q %d %s", job, q.limit, q.cursor), func(ctx context.Context) (*part[admin.Tick], error) {
-		ticks, next, err := s.o.Reader.TickPage(ctx, job, q.cursor, q.limit)
-		return newPart(ticks, next), err
+	return partOf(ctx, s, q, func(ctx context.Context, filter admin.Filter, cursor string) ([]admin.Tick, string, error) {
+		filter.Job = q.path("job")
+		return s.o.Reader.TickPage(ctx, filter, cursor)
+	})
+}
+
+func (s *Server) audit(ctx context.Context, q question) (*part[admin.Act], error) {
+	return partOf(ctx, s, q, s.o.Reader.AuditPage)
+}
+
+// partOf returns a part of a list that the reader filters and cuts. Clients that send the same
+// request share it.
+func partOf[T any](ctx context.Context, s *Server, q question, read func(context.Context, admin.Filter, string) ([]T, string, error)) (*part[T], error) {
+	return shared(ctx, s.read, q.request.URL.EscapedPath()+"?"+q.query.Encode(), func(ctx context.Context) (*part[T], error) {
+		filter, err := s.filter(ctx, q)
+		if err != nil {
+			return nil, err
+		}
+		items, next, err := read(ctx, filter, q.cursor)
+		return newPart(items, next), err
 	})
 }
 
@@ -289,18 +322,26 @@ func cut[T any](q question, items []T, position func(*T) string) *part[T] {
 // list registers a path that answers with a part of a list. It takes limit, cursor, and the
 // parameters in known.
 func list[T any](s *Server, pattern string, read func(context.Context, question) (*part[T], error), known ...string) *route {
-	return one(s, pattern, read, append(known, "limit", "cursor")...)
+	return one(s, pattern, read, with(known, "limit", "cursor")...)
 }
 
+// with returns names of parameters and further ones.
+func with(names []string, more ...string) []string { return slices.Concat(names, more) }
+
 // listSnapshot registers a path that answers with a part of a list in the snapshot.
-func listSnapshot[T any](s *Server, pattern string, items func(*admin.Snapshot) []T, position func(*T) string) *route {
+func listSnapshot[T any](s *Server, pattern string, items func(*admin.Snapshot, admin.Filter) ([]T, error), position func(*T) string, known ...string) *route {
 	return list(s, pattern, func(ctx context.Context, q question) (*part[T], error) {
+		filter, err := s.filter(ctx, q)
+		if err != nil {
+			return nil, err
+		}
 		snapshot, err := s.snapshot(ctx)
 		if err != nil {
 			return nil, err
 		}
-		return cut(q, items(snapshot), position), nil
-	})
+		all, err := items(snapshot, filter)
+		return cut(q, all, position), err
+	}, known...)
 }
 
 // one registers a path that answers with a single object. It takes the parameters in known.

@@ -14,9 +14,11 @@
 //	/readyz                      200 while the worker may take runs, else 503: it drains, its
 //	                             session is in doubt, or Redis takes no writes
 //	/metrics                     for Prometheus: see [Metrics]
-//	/api/v1/jobs                 ?note=: only those that are late, paused, queue paused or drifted
+//	/api/v1/jobs                 ?note=: only those that are late, paused, queue paused, drifted or
+//	                             carried by no worker
 //	/api/v1/jobs/{job}           and jobs/{job}/ticks, jobs/{job}/explain?at= or ?run=
-//	/api/v1/runs                 ?job= ?state=: the outstanding ones first, then the finished ones
+//	/api/v1/runs                 the outstanding ones first, then the finished ones; ?group=error:
+//	                             counted by their errors, as admin.ErrorGroup
 //	/api/v1/runs/{id}            with "waiting_for": why it does not run; and runs/{id}/output: the
 //	                             tail of its last attempt's output, as plain text
 //	/api/v1/locks                and locks/{lock}: a lock without a holder is not an error, its
@@ -60,7 +62,9 @@
 // null} and takes ?limit=, 1 to 1,000, by default 100; to get the next page, send next_cursor as
 // ?cursor=. Package admin describes the order of runs and ticks: a list ends where next_cursor is
 // null, even if its last pages are short or empty. An unknown parameter is an error, so that a
-// misspelled filter does not return everything.
+// misspelled filter does not return everything. The filters of each list are in package admin:
+// ?q=, ?job=, ?state=, ?worker=, ?lock=, ?queue=, ?since=, ?until= and ?error=, as far as the list
+// has them.
 //
 // Errors are application/problem+json (RFC 9457), or a small page for a browser that opens a path
 // outside the API: 400 for a bad parameter or body, 401, 403, 404, 405, 409 for an act that the

@@ -116,7 +116,7 @@ func (s *Server) look(ctx context.Context) (int, error) {
 		if err != nil {
 			return 0, err
 		}
-		acts, err := s.o.Reader.Audit(ctx, 1)
+		acts, err := s.o.Reader.Audit(ctx, admin.Filter{Limit: 1})
 		if err != nil {
 			return 0, err
 		}

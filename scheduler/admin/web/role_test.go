@@ -137,7 +137,7 @@ func TestEachRoleMayDoWhatEachRouteAllows(t *testing.T) {
 	if *reloads != 1 {
 		t.Errorf("the config was read %d times, want once: only by the admin, from the same origin", *reloads)
 	}
-	recorded, err := c.reader.Audit(t.Context(), 0)
+	recorded, err := c.reader.Audit(t.Context(), admin.Filter{})
 	if err != nil {
 		t.Fatal(err)
 	}

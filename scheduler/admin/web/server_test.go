@@ -219,6 +219,33 @@ func TestJobsAreFoundByTheirNotes(t *testing.T) {
 	}
 }
 
+func TestListsAreFilteredByTheirParameters(t *testing.T) {
+	t.Parallel()
+	s := newServer(t, fakes.Fleet())
+	for path, test := range map[string]struct {
+		field string
+		want  []string
+	}{
+		"jobs?queue=critical&q=BILL":                   {"job", []string{"settle-bills"}},
+		"jobs?job=warm-cache":                          {"job", []string{"warm-cache"}},
+		"jobs/nightly-backup/ticks?state=missed":       {"tick", []string{"2026-11-17T01:00:00Z"}},
+		"runs?worker=web-1&error=bank":                 {"id", []string{"settle-bills#third"}},
+		"runs?q=%23second&lock=bill%3A1001":            {"id", []string{"settle-bills#second"}},
+		"runs?since=10s&until=1s":                      {"id", []string{"settle-bills#second", "settle-bills#01K9B7ZK3M5W7QF"}},
+		"runs?q=%3Cscript%3E%22%27%2F%0A%E2%80%AE":     {"id", []string{}},
+		"runs?until=2026-11-21T00:00:00Z&state=failed": {"id", []string{"nightly-backup@2026-11-18T01:00:00Z"}},
+		"runs?group=error&state=retrying":              {"error", []string{"no <b>bank</b> today"}},
+		"locks?worker=shell":                           {"lock", []string{"bill:1003"}},
+		"waits?job=settle-bills&state=waiting":         {"wait_id", []string{"+settle-bills#second"}},
+		"workers?lock=bill:1001":                       {"id", []string{"web-2.p91qd3f7"}},
+		"audit?q=x&since=1h":                           {"id", []string{}},
+	} {
+		if got := getList(t, s, "/api/v1/"+path).names(test.field); !slices.Equal(got, test.want) {
+			t.Errorf("%s: got %q, want %q", path, got, test.want)
+		}
+	}
+}
+
 func TestBadParametersAreNamed(t *testing.T) {
 	t.Parallel()
 	s := newServer(t, fakes.Fleet())
@@ -233,7 +260,16 @@ func TestBadParametersAreNamed(t *testing.T) {
 		"/api/v1/runs?cursor=%21":             "cursor",
 		"/api/v1/runs?cursor=bm90IGEgcGxhY2U": "cursor",
 		"/api/v1/runs?a;b":                    "query",
-		"/api/v1/locks?job=a":                 "job",
+		"/api/v1/locks?state=held":            "state",
+		"/api/v1/runs?since=yesterday":        "since",
+		"/api/v1/runs?until=-5m":              "until",
+		"/api/v1/runs?since=1m&until=2m":      "before until",
+		"/api/v1/runs?group=job":              "grouped by error",
+		"/api/v1/audit?state=done":            "state",
+		"/api/v1/workers?state=busy":          "busy",
+		"/api/v1/waits?state=held":            "held",
+		"/api/v1/jobs?state=running":          "running",
+		"/api/v1/jobs/warm-cache/ticks?job=a": "job",
 		"/api/v1/jobs/warm-cache?limit=1":     "limit",
 		"/api/v1/runs/a%23b/output?limit=1":   "limit",
 	} {

@@ -357,7 +357,7 @@ func TestAuditNamesTheSignedInUser(t *testing.T) {
 		if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), "by ann (http 127.0.0.1): the partner is down") {
 			t.Fatalf("got %d, %s", w.Code, w.Body)
 		}
-		acts, err := c.reader.Audit(t.Context(), 1)
+		acts, err := c.reader.Audit(t.Context(), admin.Filter{Limit: 1})
 		if err != nil || len(acts) != 1 || acts[0].Who != "ann (http 127.0.0.1)" {
 			t.Errorf("got %+v, %v", acts, err)
 		}

@@ -67,7 +67,7 @@ func newJournaled(t *testing.T, rdb *redis.Client) (*console, *journal) {
 // audit returns the acts as lines of text, the last first.
 func (c *console) audit() []string {
 	c.t.Helper()
-	acts, err := c.reader.Audit(c.t.Context(), 0)
+	acts, err := c.reader.Audit(c.t.Context(), admin.Filter{})
 	if err != nil {
 		c.t.Fatal(err)
 	}
