@@ -111,7 +111,7 @@ func newConnection(rdb redis.UniversalClient, settings configs.Settings, keys *j
 	l := ledger.New(rdb, space)
 	l.Sign(keys, nil)
 	l.LimitArgs(settings.Limits.ArgsBytes())
-	return &connection{settings: settings, rdb: rdb, ledger: l, queue: deliveries, pusher: worker.NewPusher(deliveries, l), reader: admin.NewReader(l)}, nil
+	return &connection{settings: settings, rdb: rdb, ledger: l, queue: deliveries, pusher: worker.NewPusher(deliveries, l), reader: admin.NewReader(l).WithQueues(deliveries)}, nil
 }
 
 // lockOptions converts the settings of a lock client.

@@ -59,13 +59,20 @@ func (v filterValue) Set(text string) error {
 // read returns the filter. Times without an offset are local.
 func (f filters) read(ctx context.Context, cmd *cobra.Command, conn *connection) (admin.Filter, error) {
 	filter, err := conn.reader.ReadFilter(ctx, func(name string) string {
-		text := f[name]
-		if at, err := parseTime(text, time.Local); err == nil && (name == "since" || name == "until") {
-			return at.Format(time.RFC3339Nano)
+		if name == "since" || name == "until" {
+			return localTime(f[name])
 		}
-		return text
+		return f[name]
 	})
 	return filter, misused(cmd, err)
+}
+
+// localTime adds the local offset to a time that has none. It returns any other text as it is.
+func localTime(text string) string {
+	if at, err := parseTime(text, time.Local); err == nil {
+		return at.Format(time.RFC3339Nano)
+	}
+	return text
 }
 
 // misused turns a filter that cannot be into wrong usage.

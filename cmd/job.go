@@ -246,25 +246,50 @@ func compactJSON(text []byte) string {
 
 func (t *tool) jobNextCommand() *cobra.Command {
 	var n int
+	var until, queue string
 	cmd := &cobra.Command{
 		Use: "next [JOB]", Short: "List the next ticks of a job, or of all jobs",
+		Long: `List the next ticks of a job, or of all jobs, the soonest first. --until lists all ticks before a time, and marks
+those of paused jobs, which are skipped.`,
+		Example: `  lockstep job next --until 1h
+  lockstep job next nightly-backup -n 3`,
 		Args: atMostOneArg("a JOB"),
 	}
 	cmd.Flags().IntVarP(&n, "number", "n", 0, "how many `TICKS` of each job (default: 10 for one job, 1 for all)")
+	cmd.Flags().StringVar(&until, "until", "", "all ticks before this `TIME`: 2027-03-26T12:00, or 90m, which is 90 minutes from now")
+	cmd.Flags().StringVar(&queue, "queue", "", "with --until: only ticks of jobs of this `QUEUE`")
 	zones := make(map[string]*time.Location) // of the listed jobs
 	show := func(time.Time) view[admin.NextTick] { return nextView(zones) }
-	return list(t, cmd, show, func(ctx context.Context, conn *connection, args []string, _ int) ([]admin.NextTick, error) {
+	return list(t, cmd, show, func(ctx context.Context, conn *connection, args []string, limit int) ([]admin.NextTick, error) {
 		job, count := "", 1
 		if len(args) > 0 {
 			job, count = args[0], 10
 		}
-		if n < 0 {
+		switch {
+		case n < 0:
 			return nil, misuse(cmd, "-n %d is negative", n)
-		}
-		if n > 0 {
+		case n > 0 && until != "":
+			return nil, misuse(cmd, "-n and --until both bound the list; give one of them")
+		case queue != "" && until == "":
+			return nil, misuse(cmd, "--queue is for --until")
+		case n > 0:
 			count = n
 		}
-		ticks, err := conn.reader.Next(ctx, job, count)
+		var ticks []admin.NextTick
+		var err error
+		if until != "" {
+			var filter admin.Filter
+			filter, err = conn.reader.ReadNextFilter(ctx, func(name string) string {
+				return map[string]string{"job": job, "queue": queue, "until": localTime(until)}[name]
+			})
+			filter.Limit = limit
+			if err == nil {
+				ticks, err = conn.reader.NextUntil(ctx, filter)
+			}
+			err = misused(cmd, err)
+		} else {
+			ticks, err = conn.reader.Next(ctx, job, count)
+		}
 		if err != nil {
 			return nil, conn.noJob(ctx, job, err)
 		}
@@ -289,7 +314,13 @@ func nextView(zones map[string]*time.Location) view[admin.NextTick] {
 				return n.Tick.In(cmp.Or(zones[n.Job], time.UTC)).Format("Mon 2006-01-02 15:04:05 MST")
 			}},
 			{title: "UTC", cell: func(n admin.NextTick) string { return n.Tick.String() }},
-			{title: "due", cell: func(n admin.NextTick) string { return "in " + admin.Age(time.Duration(n.In)) }},
+			{title: "due", cell: func(n admin.NextTick) string {
+				due := "in " + admin.Age(time.Duration(n.In))
+				if n.Paused {
+					due += ", but its job is paused"
+				}
+				return due
+			}},
 		},
 	}
 }

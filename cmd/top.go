@@ -71,7 +71,7 @@ func (t *tool) topOnce(ctx context.Context, conn *connection) error {
 		return err
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s as of %s\n%s\n", conn.settings.Redis.String(), admin.Instant{Time: seen.Overview.At}, strings.Join(top.Totals(seen.Overview), " · "))
+	fmt.Fprintf(&b, "%s as of %s\n%s\n", conn.settings.Redis.String(), seen.Overview.At, strings.Join(top.Totals(seen.Overview), " · "))
 	for _, alarm := range top.Alarms(seen.Overview) {
 		b.WriteString(alarm + "\n")
 	}

@@ -63,7 +63,7 @@ type list[T any] struct {
 }
 
 func (l *list[T]) take(seen *Seen) {
-	l.all, l.now, l.beyond = l.from(seen), seen.Overview.At, ""
+	l.all, l.now, l.beyond = l.from(seen), seen.Overview.At.Time, ""
 	if l.total != nil {
 		if total := l.total(seen); total != strconv.Itoa(len(l.all)) {
 			l.beyond = " of " + total

@@ -80,7 +80,7 @@ func (m *model) header() []string {
 	p := m.palette()
 	at, read, what := time.Time{}, m.seenAt, "lockstep top  "+m.o.Where
 	if m.seen != nil {
-		at = m.seen.Overview.At
+		at = m.seen.Overview.At.Time
 	}
 	if m.run != nil {
 		at, read, what = time.Time{}, m.run.at, string(m.run.id)

@@ -59,25 +59,33 @@ var (
 func (r *Reader) ReadFilter(ctx context.Context, value func(name string) string) (Filter, error) {
 	f := Filter{Query: strings.TrimSpace(value("q")), Job: value("job"), State: value("state"), Worker: value("worker"),
 		Lock: value("lock"), Queue: value("queue"), Error: value("error")}
-	for name, to := range map[string]*time.Time{"since": &f.Since, "until": &f.Until} {
-		text := value(name)
-		if text == "" {
-			continue
-		}
-		if ago, err := time.ParseDuration(text); err == nil && ago >= 0 {
-			now, err := r.now(ctx)
-			if err != nil {
-				return f, err
-			}
-			*to = now.Add(-ago)
-		} else if *to, err = time.Parse(time.RFC3339, text); err != nil {
-			return f, fmt.Errorf("%w: %s %q: it must be a time, as in RFC 3339, or a duration before now, such as 90m", ErrInvalid, name, text)
-		}
+	var err error
+	if f.Since, err = r.readTime(ctx, "since", value("since"), -1); err != nil {
+		return f, err
+	}
+	if f.Until, err = r.readTime(ctx, "until", value("until"), -1); err != nil {
+		return f, err
 	}
 	if !f.Until.IsZero() && !f.Since.Before(f.Until) {
 		return f, fmt.Errorf("%w: since and until: since must be before until", ErrInvalid)
 	}
 	return f, nil
+}
+
+// readTime reads a time, or a duration from now in a direction, 1 or -1.
+func (r *Reader) readTime(ctx context.Context, name, text string, direction time.Duration) (time.Time, error) {
+	if text == "" {
+		return time.Time{}, nil
+	}
+	if d, err := time.ParseDuration(text); err == nil && d >= 0 {
+		now, err := r.now(ctx)
+		return now.Add(direction * d), err
+	}
+	at, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		return at, fmt.Errorf("%w: %s %q: it must be a time, as in RFC 3339, or a duration from now, such as 90m", ErrInvalid, name, text)
+	}
+	return at, nil
 }
 
 // checkState refuses a state that no entry of a list can have.

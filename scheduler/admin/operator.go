@@ -53,6 +53,9 @@ func NewOperator(l *ledger.Ledger, q *queue.Client, push func(context.Context, .
 	return &Operator{l, q, push, take, undelivered, repeats.NewCounter[ledger.Act](requestSpan, requestKinds)}
 }
 
+// actPauseQueue is the word for an act by which [Reader.Queues] finds the reason of a pause.
+const actPauseQueue = "pause queue"
+
 // Actor is the requester of an act, and the reason.
 type Actor struct {
 	Who string
@@ -259,7 +262,7 @@ func (o *Operator) span(ctx context.Context, job string, from, to time.Time) (le
 // PauseQueue holds back the deliveries of a queue, and makes its runs that wait for locks step
 // back. It returns false if the queue was paused already.
 func (o *Operator) PauseQueue(ctx context.Context, name string, by Actor) (bool, error) {
-	return o.audited(ctx, by.act("pause queue", name, ""), func() (bool, error) {
+	return o.audited(ctx, by.act(actPauseQueue, name, ""), func() (bool, error) {
 		news, err := o.queue.Pause(ctx, name)
 		if err != nil {
 			return false, err

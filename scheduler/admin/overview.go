@@ -26,36 +26,38 @@ const (
 
 // Overview is everything that the page shows.
 type Overview struct {
-	At       time.Time // by the server's clock
-	Workers  []Replica
-	Others   []Holder // holds of clients that are not workers
-	MoreHold int      // holds that are not shown
-	Waits    []Wait
-	MoreWait int
-	Noted    []Job // jobs with remarks, without their runs
-	MoreNote int
-	Next     []NextTick
-	MoreNext int
-	Words    map[string]string // the triggers of the jobs in Next
-	Pending  []Run             // outstanding, not running, the oldest first
-	Runs     []Run             // finished, the newest first
-	Jobs     int
-	Asked    int // how many jobs' histories were read
+	At       Instant           `json:"at"` // by the server's clock
+	Workers  []Replica         `json:"workers"`
+	Others   []Holder          `json:"clients"`    // holds of clients that are not workers
+	MoreHold int               `json:"more_holds"` // holds that are not shown
+	Waits    []Wait            `json:"waits"`
+	MoreWait int               `json:"more_waits"`
+	Noted    []Job             `json:"noted"` // jobs with remarks, without their runs
+	MoreNote int               `json:"more_noted"`
+	Next     []NextTick        `json:"next"`
+	MoreNext int               `json:"more_next"`
+	Words    map[string]string `json:"words"`   // the triggers of the jobs in Next
+	Pending  []Run             `json:"pending"` // outstanding, not running, the oldest first
+	Runs     []Run             `json:"runs"`    // finished, the newest first
+	Jobs     int               `json:"jobs"`
+	Asked    int               `json:"histories_read"` // how many jobs' histories were read
 
-	Count       map[ledger.State]int // of outstanding runs
-	CountedAll  bool                 // Count includes all outstanding runs
-	Ready, Live int                  // workers: those that take runs, those that have a lease
-	Slots, Busy int                  // of workers with a lease
+	Count      map[ledger.State]int `json:"outstanding"` // runs, by state
+	CountedAll bool                 `json:"counted_all"` // Count includes all outstanding runs
+	Ready      int                  `json:"ready"`       // workers that take runs
+	Live       int                  `json:"live"`        // workers that have a lease
+	Slots      int                  `json:"slots"`       // of these
+	Busy       int                  `json:"busy"`
 
-	Unable []Unable // due runs that no worker can do
+	Unable []Unable `json:"unable"` // due runs that no worker can do
 	// queues that live workers serve although they belong to another namespace: "default (shop)"
-	Disputed []string
+	Disputed []string `json:"disputed_queues"`
 }
 
 // Replica is a worker with its holds.
 type Replica struct {
 	Worker
-	Holds []Holder
+	Holds []Holder `json:"holds"`
 }
 
 // Overview reads what the page shows besides a snapshot.
@@ -87,9 +89,11 @@ func (r *Reader) Overview(ctx context.Context, snapshot *Snapshot) (*Overview, e
 		return nil, err
 	}
 
-	o := &Overview{At: now, Jobs: len(records), Asked: len(asked), Runs: runs}
+	// lists are never null
+	o := &Overview{At: Instant{now}, Jobs: len(records), Asked: len(asked), Runs: runs, Workers: []Replica{}, Others: []Holder{}, Pending: []Run{},
+		Disputed: []string{}}
 	o.fleet(snapshot)
-	o.Waits, o.MoreWait = some(snapshot.Waits, showWaits)
+	o.Waits, o.MoreWait = some(append([]Wait{}, snapshot.Waits...), showWaits)
 	o.Noted, o.MoreNote = some(noted(records, paused, now), showNoted)
 	o.Next, o.MoreNext = some(nextTicks(records, now, 1), showNext)
 	o.Words = make(map[string]string, len(o.Next))
@@ -98,15 +102,17 @@ func (r *Reader) Overview(ctx context.Context, snapshot *Snapshot) (*Overview, e
 	}
 	o.pending(outstanding)
 	c := conditionsOf(snapshot, paused)
-	if o.Unable, err = r.unable(ctx, c); err != nil {
+	unable, err := r.unable(ctx, c)
+	if err != nil {
 		return nil, err
 	}
+	o.Unable = append([]Unable{}, unable...)
 	return o, r.explainPending(ctx, o, c, outstanding, records)
 }
 
 // noted returns the jobs that do not simply do their work.
 func noted(records []ledger.JobRecord, paused []string, now time.Time) []Job {
-	var noted []Job
+	noted := []Job{}
 	for _, record := range records {
 		job := newJob(record, now)
 		job.QueuePaused = slices.Contains(paused, job.Queue)
@@ -123,7 +129,7 @@ func (o *Overview) fleet(snapshot *Snapshot) {
 	o.MoreHold = more
 	at := make(map[locks.SessionID]int)
 	for i, worker := range snapshot.Workers() {
-		o.Workers = append(o.Workers, Replica{Worker: worker})
+		o.Workers = append(o.Workers, Replica{worker, []Holder{}})
 		at[worker.ID] = i
 		if worker.State == Gone {
 			continue

@@ -20,8 +20,9 @@ var ErrInvalid = errors.New("invalid request")
 // The values of secret args are hidden, unless the reader is [Reader.Revealing]. A Reader is safe
 // for concurrent use.
 type Reader struct {
-	book  Book
-	space Space
+	book   Book
+	space  Space
+	queues Queues // nil: it reads none
 }
 
 // Book is the part of the ledger that a [Reader] reads.
@@ -39,6 +40,7 @@ type Book interface {
 	Job(ctx context.Context, name string) (ledger.JobRecord, error)
 	Acts(ctx context.Context, before string, limit int) ([]ledger.ActRecord, error)
 	Paused(ctx context.Context) ([]string, error)
+	PausedSince(ctx context.Context, queues []string) (map[string]time.Time, error)
 	Ahead(ctx context.Context, record *ledger.Record) (int, error)
 	DueQueues(ctx context.Context, queues, records int) ([]ledger.DueQueue, error)
 	Definition(ctx context.Context, id jobs.RunID) (*jobs.Job, error)

@@ -348,6 +348,10 @@ type NextTick struct {
 	Job  string   `json:"job"`
 	Tick TickTime `json:"tick"`
 	In   Seconds  `json:"in_seconds"`
+
+	// Paused is true if the job is paused: unless it is resumed, the tick is skipped. Only
+	// [Reader.NextPage] sets it; other ticks do not have the field.
+	Paused bool `json:"paused,omitempty"`
 }
 
 // Job is a definition as the ledger knows it, and the state of the job.

@@ -290,9 +290,9 @@ func (c *conditions) unable(queue string, need ledger.Need) *WaitingFor {
 
 // Unable is a number of due runs that no worker can do.
 type Unable struct {
-	Queue string
-	Runs  int
-	Why   string
+	Queue string `json:"queue"`
+	Runs  int    `json:"runs"`
+	Why   string `json:"why"`
 }
 
 func (u Unable) String() string {

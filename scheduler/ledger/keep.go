@@ -3,6 +3,9 @@ package ledger
 import (
 	"context"
 	"fmt"
+	"strconv"
+	"strings"
+	"time"
 
 	"lockstep/locks/space"
 )
@@ -46,6 +49,31 @@ func (l *Ledger) Paused(ctx context.Context) ([]string, error) {
 		return nil, fmt.Errorf("read which queues are paused: %w", err)
 	}
 	return queues, nil
+}
+
+// PausedSince returns when the present pause of each of some queues began, as far as that is known.
+// A pause that another tool began counts from when a worker detected it.
+func (l *Ledger) PausedSince(ctx context.Context, queues []string) (map[string]time.Time, error) {
+	since := make(map[string]time.Time, len(queues))
+	if len(queues) == 0 {
+		return since, nil
+	}
+	fields := make([]string, len(queues))
+	for i, queue := range queues {
+		fields[i] = "pauses:" + queue
+	}
+	values, err := l.rdb.HMGet(ctx, l.prefix+"ledger", fields...).Result()
+	if err != nil {
+		return nil, fmt.Errorf("read since when queues are paused: %w", l.space.Explain(err))
+	}
+	for i, queue := range queues {
+		pauses, _ := values[i].(string)
+		from, open := strings.CutSuffix(pauses[strings.LastIndexByte(pauses, ' ')+1:], "-")
+		if ms, err := strconv.ParseInt(from, 10, 64); open && err == nil {
+			since[queue] = millis(ms)
+		}
+	}
+	return since, nil
 }
 
 func (l *Ledger) keep(ctx context.Context, how string, queues ...string) ([]Due, error) {

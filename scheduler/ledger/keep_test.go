@@ -133,3 +133,40 @@ func TestPauseStopsTheClockOfAWait(t *testing.T) {
 		}
 	})
 }
+
+func TestTheStartOfAPauseIsKnownUntilItEnds(t *testing.T) {
+	each(t, func(f *fixture) {
+		since := func() map[string]time.Time {
+			f.Helper()
+			since, err := f.PausedSince(f.Context(), []string{"one", "two"})
+			if err != nil {
+				f.Fatal(err)
+			}
+			return since
+		}
+		if got := since(); len(got) != 0 {
+			f.Errorf("%v, want nothing before the first pause", got)
+		}
+		for range 2 { // the second one changes nothing
+			if err := f.QueuePaused(f.Context(), "one"); err != nil {
+				f.Fatal(err)
+			}
+		}
+		first := since()
+		if at := first["one"]; len(first) != 1 || at.IsZero() {
+			f.Errorf("%v, want the start of the pause of one", first)
+		}
+		if _, err := f.QueueResumed(f.Context(), "one"); err != nil {
+			f.Fatal(err)
+		}
+		if got := since(); len(got) != 0 {
+			f.Errorf("%v, want nothing after the end", got)
+		}
+		if err := f.QueuePaused(f.Context(), "one"); err != nil {
+			f.Fatal(err)
+		}
+		if again := since(); again["one"].Before(first["one"]) {
+			f.Errorf("%v, want the present pause, not that of %v", again, first)
+		}
+	})
+}

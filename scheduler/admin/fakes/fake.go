@@ -290,6 +290,15 @@ func (f *Fake) Acts(_ context.Context, before string, limit int) ([]ledger.ActRe
 // Paused returns PausedQueues.
 func (f *Fake) Paused(context.Context) ([]string, error) { return f.PausedQueues, f.read() }
 
+// PausedSince returns an hour before the time of Listing for each queue.
+func (f *Fake) PausedSince(_ context.Context, queues []string) (map[string]time.Time, error) {
+	since := make(map[string]time.Time)
+	for _, queue := range queues {
+		since[queue] = f.Listing.At.Add(-time.Hour)
+	}
+	return since, f.read()
+}
+
 // Ahead returns an element of AheadOf.
 func (f *Fake) Ahead(_ context.Context, record *ledger.Record) (int, error) {
 	return f.AheadOf[record.ID], f.read()

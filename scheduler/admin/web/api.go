@@ -72,6 +72,19 @@ func (s *Server) routes() {
 
 	list(s, v1+"audit", s.audit, admin.ActFilters...).as("listActs", "The audit: acts of people and programs, newest first")
 
+	one(s, v1+"overview", func(ctx context.Context, _ question) (*admin.Overview, error) {
+		return shared(ctx, s.read, "overview", s.overview)
+	}).as("getOverview", "What the first page shows")
+	list(s, v1+"jobs/next", s.next, admin.NextFilters...).as("listNextTicks", "Future ticks of all jobs")
+	list(s, v1+"queues", func(ctx context.Context, q question) (*part[admin.Queue], error) {
+		queues, err := shared(ctx, s.read, "queues", r.Queues)
+		return cut(q, queues, func(queue *admin.Queue) string { return queue.Name }), err
+	}).as("listQueues", "Queues, by name")
+	one(s, v1+"queues/{queue}", func(ctx context.Context, q question) (*admin.Queue, error) {
+		name := q.path("queue")
+		return shared(ctx, s.read, "queue "+name, func(ctx context.Context) (*admin.Queue, error) { return r.Queue(ctx, name) })
+	}).as("getQueue", "One queue")
+
 	one(s, v1+"jobs/{job}/explain", s.explain, "at", "run").
 		as("explainJob", "Why the job did or did not run at an instant, or what became of a run")
 	one(s, v1+"jobs/{job}", func(ctx context.Context, q question) (*admin.Job, error) {
@@ -220,6 +233,19 @@ func (s *Server) ticks(ctx context.Context, q question) (*part[admin.Tick], erro
 	return partOf(ctx, s, q, func(ctx context.Context, filter admin.Filter, cursor string) ([]admin.Tick, string, error) {
 		filter.Job = q.path("job")
 		return s.o.Reader.TickPage(ctx, filter, cursor)
+	})
+}
+
+// next answers with future ticks.
+func (s *Server) next(ctx context.Context, q question) (*part[admin.NextTick], error) {
+	return shared(ctx, s.read, "next "+q.query.Encode(), func(ctx context.Context) (*part[admin.NextTick], error) {
+		filter, err := s.o.Reader.ReadNextFilter(ctx, q.value)
+		if err != nil {
+			return nil, err
+		}
+		filter.Limit = q.limit
+		ticks, next, err := s.o.Reader.NextPage(ctx, filter, q.cursor)
+		return newPart(ticks, next), err
 	})
 }
 

@@ -184,6 +184,7 @@ func TestRepliesMatchTheirDocument(t *testing.T) {
 		"jobs/nightly-backup/explain?at=2026-11-19T01:00:00Z", "jobs/settle-bills/explain?run=settle-bills%23second",
 		"runs", "runs?job=nightly-backup&state=failed", "runs?group=error", "runs/settle-bills%23second/output", "locks", "locks/bill:1001", "locks/bill:1003", "locks/free",
 		"waits", "holds", "holds?group=lock&kind=hold", "workers", "workers/web-2.p91qd3f7", "config", "whoami", "audit", "openapi.json",
+		"overview", "jobs/next?until=1h&limit=2",
 	} {
 		read(path)
 	}
@@ -197,7 +198,11 @@ func TestRepliesMatchTheirDocument(t *testing.T) {
 	c.exchange(s, http.MethodPost, reloadPath, "", http.StatusUnprocessableEntity)
 	c.exchange(s, http.MethodPost, reloadPath, `{"worker": "other"}`, http.StatusConflict)
 	read("config") // with a refusal
-	c.acts(newConsole(t, redistest.Client(t)))
+	rdb := redistest.Client(t)
+	stage := newConsole(t, rdb)
+	c.acts(stage)
+	c.exchange(stage.withQueues(rdb), http.MethodGet, v1+"queues", "", http.StatusOK)
+	c.exchange(stage.withQueues(rdb), http.MethodGet, v1+"queues/"+stage.queue, "", http.StatusOK)
 
 	for _, r := range s.table {
 		for _, reply := range r.replies {

@@ -17,6 +17,9 @@
 //	/api/v1/jobs                 ?note=: only those that are late, paused, queue paused, drifted or
 //	                             carried by no worker
 //	/api/v1/jobs/{job}           and jobs/{job}/ticks, jobs/{job}/explain?at= or ?run=
+//	/api/v1/jobs/next            the next ticks of all jobs, the soonest first; ?until=: before a
+//	                             time, or within a duration from now, ?job= ?queue=. A job with the
+//	                             name next is in jobs?job=next
 //	/api/v1/runs                 the outstanding ones first, then the finished ones; ?group=error:
 //	                             counted by their errors, as admin.ErrorGroup
 //	/api/v1/runs/{id}            with "waiting_for": why it does not run; and runs/{id}/output: the
@@ -29,6 +32,9 @@
 //	                             its items are groups of the page's entries. "kept_since": since
 //	                             when all that ended is known
 //	/api/v1/workers              and workers/{id}
+//	/api/v1/queues               and queues/{queue}: what is due, and the actor and the reason of a
+//	                             pause
+//	/api/v1/overview             what the page shows, with at most so much of each kind
 //	/api/v1/config               of the worker that serves it: its config, and why its last reload
 //	                             was refused
 //	/api/v1/audit                the acts of people and programs, newest first

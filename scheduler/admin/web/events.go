@@ -120,7 +120,7 @@ func (s *Server) look(ctx context.Context) (int, error) {
 		if err != nil {
 			return 0, err
 		}
-		return s.feed.note(seen.At, s.feed.marksOf(snapshot, seen, acts, s.config()), runsIn(snapshot, seen)), nil
+		return s.feed.note(seen.At.Time, s.feed.marksOf(snapshot, seen, acts, s.config()), runsIn(snapshot, seen)), nil
 	})
 }
 

@@ -32,7 +32,7 @@ var parameters = map[string]struct {
 	"q":      {"a part of a name, of an ID or of a value in the args, in any case", object{"type": "string"}},
 	"worker": {"the ID of a worker, or the part of it before the dot", object{"type": "string"}},
 	"since":  {"an instant, as in RFC 3339, or a duration before now, such as 90m: no older items", object{"type": "string"}},
-	"until":  {"an instant, as in RFC 3339, or a duration before now, such as 90m: only older items", object{"type": "string"}},
+	"until":  {"an instant, as in RFC 3339, or a duration before now (after it, for future ticks), such as 90m: only earlier items", object{"type": "string"}},
 	"error":  {"a part of an error, in any case", object{"type": "string"}},
 	"group":  {"what to group the items by", object{"type": "string"}},
 	"note":   {"a remark: only jobs that have it", object{"type": "string", "enum": admin.Notes}},
