@@ -143,6 +143,46 @@ func (r *reloader) reload(ctx context.Context, why string) error {
 	return nil
 }
 
+// check loads the config and drops it: what it returns is what a reload would find.
+func (r *reloader) check(context.Context) (*admin.ConfigCheck, error) {
+	r.mu.Lock() // a reload has the processors for itself
+	defer r.mu.Unlock()
+	options := r.options
+	options.Inputs = new(configs.Inputs)
+	checked := &admin.ConfigCheck{Files: []string{}, Errors: []admin.ConfigProblem{}, Warnings: []admin.ConfigProblem{},
+		Added: []string{}, Changed: []string{}, Removed: []string{}, NeedsRestart: []string{}}
+	config, err := readConfig(options)
+	problems, wrong := errors.AsType[configs.Problems](err)
+	switch {
+	case wrong:
+		checked.Jobs = problems.Jobs
+	case err != nil:
+		return nil, err
+	default:
+		problems, checked.OK, checked.Jobs = config.Warnings, true, len(config.Jobs)
+		checked.Files = append(checked.Files, config.Files...)
+		checked.NeedsRestart = append(checked.NeedsRestart, changedSettings(r.settings, config.Values())...)
+		changes := compareJobs(r.running.Jobs, config.Jobs)
+		checked.Changes = len(changes)
+		lists := map[string]*[]string{"added": &checked.Added, "changed": &checked.Changed, "removed": &checked.Removed}
+		const most = 1000 // names of each list
+		for _, change := range changes {
+			if list := lists[change.Change]; len(*list) < most {
+				*list = append(*list, change.Job)
+			}
+		}
+	}
+	for _, p := range problems.List {
+		problem := admin.ConfigProblem{At: p.Origin.String(), Code: p.Code, Message: p.Message, Hint: admin.Text(p.Hint)}
+		if p.Severity == configs.SeverityError {
+			checked.Errors = append(checked.Errors, problem)
+		} else {
+			checked.Warnings = append(checked.Warnings, problem)
+		}
+	}
+	return checked, nil
+}
+
 // refused logs a config that has errors, and puts it into the status.
 func (r *reloader) refused(ctx context.Context, why string, problems []configs.Problem, status admin.Config) {
 	status.Refused++

@@ -109,6 +109,35 @@ func must(t *testing.T, err error) {
 	}
 }
 
+func TestACheckOfTheConfigChangesNothing(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "lockstep.yaml")
+	write(t, path, jobNamed("before"))
+	options := configs.Options{Paths: []string{path}, Environ: []string{}}
+	config, err := readConfig(options)
+	must(t, err)
+	r := newReloader(options, config, "mark", slog.New(slog.DiscardHandler), func(context.Context, *configs.Config, string) error {
+		t.Error("the check gave the worker a config")
+		return nil
+	})
+	write(t, path, jobNamed("after")+"worker: {concurrency: 3}\n")
+	checked, err := r.check(t.Context())
+	must(t, err)
+	got := fmt.Sprint(checked.OK, checked.Added, checked.Changed, checked.Removed, checked.Changes, checked.Jobs, checked.NeedsRestart, len(checked.Errors))
+	if want := "true [after] [fixed] [before] 3 2 [worker.concurrency] 0"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	write(t, path, "jobs: {after: {shedule: x}}\n")
+	checked, err = r.check(t.Context())
+	must(t, err)
+	if checked.OK || len(checked.Errors) == 0 || !strings.Contains(checked.Errors[0].At, "lockstep.yaml:1:") {
+		t.Errorf("got %+v, want errors with their places", checked)
+	}
+	if status := r.status.Load(); status.Digest != "mark" || status.Reloads+status.Refused > 0 || r.running != config {
+		t.Errorf("the checks changed the status to %+v", status)
+	}
+}
+
 func single(t *testing.T) func(dir string) string {
 	return func(dir string) string {
 		path := filepath.Join(dir, "lockstep.yaml")

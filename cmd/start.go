@@ -193,7 +193,7 @@ func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry,
 	})
 	server, err := web.New(web.Options{
 		Reader: conn.reader, Operator: operator, SignIn: signIn, BasePath: settings.Admin.BasePath, ReadOnly: settings.Admin.ReadOnly, Hosts: settings.Admin.Hosts, Pass: options.Pass, Unready: w.Unready, Worker: func() string { return string(w.ID()) }, Logger: log,
-		Config: reloads.status.Load, Reload: func(ctx context.Context) error { return reloads.reload(ctx, "a request") },
+		Config: reloads.status.Load, Reload: func(ctx context.Context) error { return reloads.reload(ctx, "a request") }, Check: reloads.check,
 		Metrics: metrics,
 	})
 	if err != nil {

@@ -12,12 +12,12 @@
 // # Shapes
 //
 // The types [Run], [ErrorGroup], [Lock], [Worker], [Tick], [Job], [Wait], [Entry], [NextTick],
-// [Queue], [Overview], [Explanation] and [Act] are what scripts rely on, in the API and in the
-// command line's -o json alike. Names are in snake_case. Times are RFC 3339 in UTC with milliseconds
-// ([Instant]), ticks have no fraction ([TickTime]), durations are seconds in a field called
-// ..._seconds ([Seconds]). Tokens and ids are strings. A missing value is null, and a list without
-// elements is []. All times and ages are by Redis' clock, except a worker's started_at, which only
-// its own clock knows.
+// [Queue], [Overview], [Explanation], [Act], [TickSpan] and [ConfigCheck] are what scripts rely on,
+// in the API and in the command line's -o json alike. Names are in snake_case. Times are RFC 3339
+// in UTC with milliseconds ([Instant]), ticks have no fraction ([TickTime]), durations are seconds
+// in a field called ..._seconds ([Seconds]). Tokens and ids are strings. A missing value is null,
+// and a list without elements is []. All times and ages are by Redis' clock, except a worker's
+// started_at, which only its own clock knows.
 //
 // Besides its locks, a run holds the resource "run:<run id>", which keeps it from running twice. It
 // would fill every list of locks without adding information, so lists omit it, unless a hold has
@@ -83,8 +83,8 @@
 //	              and workers theirs
 //	worker        the id of a worker, or the part of it before the dot: the attempts of runs, the
 //	              holds and waits of locks, the object of acts
-//	lock          by name: outstanding runs by their bundle, and ended ones by the bundle that the
-//	              active definition of their job gives their args
+//	lock          by name: outstanding runs by their bundle, and ended ones by the bundle that they
+//	              would have under the active definition of their job
 //	error         a part of a reason or of the last attempt's error, in any case
 //	since, until  a time, or a duration before now; since is included, until is not. A run counts by
 //	              its end, or, while it is outstanding, by its creation; a tick by its due time, a

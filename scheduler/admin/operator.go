@@ -169,17 +169,9 @@ const (
 // outstanding ones stay as they are. It returns the number of runs. The span must be decided: later
 // ticks run by schedule.
 func (o *Operator) Replay(ctx context.Context, job string, from, to time.Time, keys ReplayKeys, by Actor) (int, error) {
-	record, ticks, err := o.span(ctx, job, from, to)
+	record, ticks, err := o.replayed(ctx, job, from, to)
 	if err != nil {
 		return 0, err
-	}
-	if to.After(record.Cursor) {
-		return 0, fmt.Errorf("replay %s: %w: its ticks are decided up to %s; later ones come by themselves", job, ErrInvalid,
-			TickTime{record.Cursor})
-	}
-	if len(ticks) > ReplayMost {
-		return 0, fmt.Errorf("replay %s: %w: there are more than %d ticks from %s to %s", job, ErrInvalid, ReplayMost,
-			TickTime{from}, TickTime{to})
 	}
 	act := by.act("replay ticks", job, TickTime{from}.String()+" to "+TickTime{to}.String())
 	act.Apart = act.Detail
@@ -212,15 +204,47 @@ func (o *Operator) Replay(ctx context.Context, job string, from, to time.Time, k
 	return len(due), nil
 }
 
+// ToReplay returns the number of ticks that [Operator.Replay] would look at, or its refusal.
+func (o *Operator) ToReplay(ctx context.Context, job string, from, to time.Time) (int, error) {
+	_, ticks, err := o.replayed(ctx, job, from, to)
+	return len(ticks), err
+}
+
+func (o *Operator) replayed(ctx context.Context, job string, from, to time.Time) (ledger.JobRecord, []time.Time, error) {
+	record, ticks, err := o.span(ctx, job, from, to)
+	switch {
+	case err != nil:
+	case to.After(record.Cursor):
+		err = fmt.Errorf("replay %s: %w: its ticks are decided up to %s; later ones come by themselves", job, ErrInvalid,
+			TickTime{record.Cursor})
+	case len(ticks) > ReplayMost:
+		err = fmt.Errorf("replay %s: %w: there are more than %d ticks from %s to %s", job, ErrInvalid, ReplayMost,
+			TickTime{from}, TickTime{to})
+	}
+	return record, ticks, err
+}
+
+// ToSkip returns the number of ticks that [Operator.Skip] would declare skipped, at most one more
+// than a replay takes, or its refusal.
+func (o *Operator) ToSkip(ctx context.Context, job string, from, to time.Time) (int, error) {
+	_, ticks, err := o.skipped(ctx, job, from, to)
+	return len(ticks), err
+}
+
+func (o *Operator) skipped(ctx context.Context, job string, from, to time.Time) (ledger.JobRecord, []time.Time, error) {
+	record, ticks, err := o.span(ctx, job, from, to)
+	if err == nil && len(ticks) == 0 {
+		err = fmt.Errorf("skip ticks of %s: %w: it has none from %s to %s", job, ErrInvalid, TickTime{from}, TickTime{to})
+	}
+	return record, ticks, err
+}
+
 // Skip declares that the ticks of a job in a span, both ends included, do not run: future ticks,
 // and those with runs that have not started. It returns the number of such runs.
 func (o *Operator) Skip(ctx context.Context, job string, from, to time.Time, by Actor) (int, error) {
-	record, ticks, err := o.span(ctx, job, from, to)
+	record, _, err := o.skipped(ctx, job, from, to)
 	if err != nil {
 		return 0, err
-	}
-	if len(ticks) == 0 {
-		return 0, fmt.Errorf("skip ticks of %s: %w: it has none from %s to %s", job, ErrInvalid, TickTime{from}, TickTime{to})
 	}
 	act := by.act("skip ticks", job, TickTime{from}.String()+" to "+TickTime{to}.String())
 	act.Apart = act.Detail

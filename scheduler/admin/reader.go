@@ -197,6 +197,15 @@ func (r *Reader) Ticks(ctx context.Context, job string, limit int) ([]Tick, erro
 	return r.TicksOf(ctx, Filter{Job: job, Limit: limit})
 }
 
+// State returns the state of a run, and reads less than [Reader.Run].
+func (r *Reader) State(ctx context.Context, id jobs.RunID) (ledger.State, error) {
+	record, _, err := r.book.Find(ctx, id)
+	if err != nil {
+		return "", err
+	}
+	return record.State, nil
+}
+
 // TicksOf returns those [Reader.Ticks] of the filter's job that the filter selects. The filter's
 // state is an outcome, and its times are those at which ticks were due.
 func (r *Reader) TicksOf(ctx context.Context, filter Filter) ([]Tick, error) {

@@ -317,6 +317,36 @@ type Act struct {
 	FirstAt Instant `json:"first_at"`
 }
 
+// TickSpan is the outcome of a replay, or of a declaration that ticks are skipped.
+type TickSpan struct {
+	Job    string  `json:"job"`
+	From   Instant `json:"from"`
+	To     Instant `json:"to"`
+	DryRun bool    `json:"dry_run"` // nothing was done
+	Ticks  int     `json:"ticks"`   // of the span; 1001: more than 1000
+	// that the replay began, or that ended as skipped because they had not started
+	Runs int `json:"runs"`
+}
+
+// ConfigCheck is what a worker would have after a reload of its config, which has not happened.
+type ConfigCheck struct {
+	Worker   string          `json:"worker"`
+	OK       bool            `json:"ok"` // there are no errors
+	Files    []string        `json:"files"`
+	Jobs     int             `json:"jobs"`
+	Errors   []ConfigProblem `json:"errors"`
+	Warnings []ConfigProblem `json:"warnings"`
+
+	// Jobs that differ from those of the worker, at most a thousand of each; Changes counts all.
+	Added   []string `json:"added"`
+	Changed []string `json:"changed"`
+	Removed []string `json:"removed"`
+	Changes int      `json:"changes"`
+
+	// settings with other values in the files than in the process
+	NeedsRestart []string `json:"needs_restart"`
+}
+
 // Config describes the config of this process' worker: which one it is, and how the last attempt to
 // load another one ended. Scripts rely on its shape.
 type Config struct {

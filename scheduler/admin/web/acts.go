@@ -74,12 +74,22 @@ func (s *Server) acts() {
 			return 0, nil, err
 		}
 		enqueued, err := o.RunNow(ctx, request.PathValue("job"), body.ID, body.Args, named, by)
-		return s.enqueued(ctx, enqueued, err)
+		status, run, err := s.enqueued(ctx, enqueued, err)
+		return status, run, err
 	}).as("runJob", "Create a run by hand").takes(order{}, "args", "id", "reason").
 		gives(http.StatusCreated, admin.Run{}).gives(http.StatusOK, admin.Run{})
-	s.act(v1+"enqueue", "enqueue", RoleOperator, s.enqueue).as("enqueue", "Create a run; with status 200, it already existed").
+	handleAct(s, v1+"enqueue", "enqueue", RoleOperator, waitMost+actLimit, s.enqueue, "wait").
+		as("enqueue", "Create a run; with status 200, it already existed, and with 202, it has not ended").
 		takes(order{}, "job", "args", "id", "in", "at").requires("job").
-		gives(http.StatusCreated, admin.Run{}).gives(http.StatusOK, admin.Run{})
+		gives(http.StatusCreated, admin.Run{}).gives(http.StatusOK, admin.Run{}).gives(http.StatusAccepted, admin.Run{})
+	handleAct(s, v1+"jobs/{job}/replay", "replay ticks", RoleOperator, spanLimit, s.replay).
+		as("replayTicks", "Run the ticks of a span (again)").takes(spanOrder{}).requires("from", "to").gives(http.StatusOK, admin.TickSpan{})
+	handleAct(s, v1+"jobs/{job}/skip", "skip ticks", RoleOperator, spanLimit, s.skip).
+		as("skipTicks", "Declare the ticks of a span skipped").takes(spanOrder{}, "from", "to", "reason", "dry_run").requires("from", "to").
+		gives(http.StatusOK, admin.TickSpan{})
+	check := handleAct(s, v1+"config/check", "check config", RoleAdmin, reloadPatience, s.check).
+		as("checkConfig", "Find what a reload of the config would do").takes(noOrder{}).gives(http.StatusOK, admin.ConfigCheck{})
+	check.hidden = check.hidden || s.o.Check == nil
 
 	retry := func(ctx context.Context, id jobs.RunID, by admin.Actor) (bool, error) {
 		return true, o.RetryRun(ctx, id, by)
@@ -143,13 +153,19 @@ func changed[N ~string, T any](param string, do func(context.Context, N, admin.A
 }
 
 // enqueue asks for a run of the job that the body names.
-func (s *Server) enqueue(ctx context.Context, _ *http.Request, body order, by admin.Actor) (int, any, error) {
+func (s *Server) enqueue(ctx context.Context, r *http.Request, body order, by admin.Actor) (int, any, error) {
 	if body.Reason != "" {
 		return 0, nil, fmt.Errorf("%w: this path takes job, args, id, in and at", errBody)
 	}
 	if body.Job == "" {
 		return 0, nil, fmt.Errorf("%w: names no job", errBody)
 	}
+	wait, err := readWait(r)
+	if err != nil {
+		return 0, nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, actLimit)
+	defer cancel()
 	job, err := s.o.Reader.Definition(ctx, body.Job)
 	if err != nil {
 		return 0, nil, err
@@ -168,11 +184,15 @@ func (s *Server) enqueue(ctx context.Context, _ *http.Request, body order, by ad
 		}
 	}
 	enqueued, err := s.o.Operator.Enqueue(ctx, request, by)
-	return s.enqueued(ctx, enqueued, err)
+	status, run, err := s.enqueued(ctx, enqueued, err)
+	if err != nil || wait == 0 {
+		return status, run, err
+	}
+	return s.await(r.Context(), status, run, wait)
 }
 
 // enqueued answers with a run: 201 when it is new, 200 when it already existed.
-func (s *Server) enqueued(ctx context.Context, enqueued *ledger.Enqueued, err error) (int, any, error) {
+func (s *Server) enqueued(ctx context.Context, enqueued *ledger.Enqueued, err error) (int, *admin.Run, error) {
 	if err != nil {
 		return 0, nil, err
 	}
@@ -187,16 +207,29 @@ func (s *Server) enqueued(ctx context.Context, enqueued *ledger.Enqueued, err er
 // doer carries out a request and returns the reply.
 type doer func(ctx context.Context, r *http.Request, body order, by admin.Actor) (status int, answer any, err error)
 
-// act registers a path that changes something: POST, with a JSON object or nothing as the body. Its
-// users need the role least. Each request is logged as an action, done or refused.
+// act registers a path that changes something and takes an order: see [handleAct].
 func (s *Server) act(pattern, action string, least Role, do doer) *route {
+	return handleAct(s, pattern, action, least, actLimit, do)
+}
+
+// requestBody is the body of a request that changes something. It adds to the line of the log.
+type requestBody interface{ tell(l *line) }
+
+func (o order) tell(l *line) { l.why, l.on = o.Reason, cmp.Or(l.on, o.Job) }
+
+// handleAct registers a path that changes something: POST, with a JSON object or nothing as the
+// body. Its users need the role least. It takes the parameters in known. An act may take as long as
+// limit. Each request is logged as an action, done or refused; a dry run only if it is refused.
+func handleAct[B requestBody](s *Server, pattern, action string, least Role, limit time.Duration,
+	do func(context.Context, *http.Request, B, admin.Actor) (int, any, error), known ...string) *route {
 	counts := action == "enqueue" || action == "run job"
 	act := s.register(http.MethodPost, pattern, least, func(w http.ResponseWriter, r *http.Request) {
 		told := line{who: asker(r), action: action, on: target(r)}
-		status, answer, err := s.do(w, r, least, do, &told)
+		status, answer, err := carryOut(s, w, r, least, limit, do, known, &told)
 		if err == nil {
-			told.done = true
-			s.tell(r.Context(), told, counts)
+			if told.done = true; !told.dry {
+				s.tell(r.Context(), told, counts)
+			}
 			err = writeJSON(w, status, answer)
 		}
 		if err != nil {
@@ -204,7 +237,7 @@ func (s *Server) act(pattern, action string, least Role, do doer) *route {
 		}
 	})
 	act.hidden = s.o.Operator == nil
-	return act
+	return act.asks(known...)
 }
 
 // target returns the object that a path names.
@@ -220,7 +253,8 @@ func (s *Server) refuse(w http.ResponseWriter, r *http.Request, told line, err e
 	}
 }
 
-func (s *Server) do(w http.ResponseWriter, r *http.Request, least Role, do doer, told *line) (int, any, error) {
+func carryOut[B requestBody](s *Server, w http.ResponseWriter, r *http.Request, least Role, limit time.Duration,
+	do func(context.Context, *http.Request, B, admin.Actor) (int, any, error), known []string, told *line) (int, any, error) {
 	switch {
 	case r.Method != http.MethodPost:
 		w.Header().Set("Allow", "POST")
@@ -233,19 +267,28 @@ func (s *Server) do(w http.ResponseWriter, r *http.Request, least Role, do doer,
 	if err := s.demand(r.Context(), least); err != nil {
 		return 0, nil, err
 	}
-	body, err := readOrder(w, r)
+	if _, err := ask(r, known...); err != nil {
+		return 0, nil, err
+	}
+	body, err := readBody[B](w, r)
 	if err != nil {
 		return 0, nil, err
 	}
-	told.why = body.Reason
-	told.on = cmp.Or(told.on, body.Job)
+	body.tell(told)
+	told.on = cmp.Or(told.on, r.URL.RawQuery)
+	if limit > actLimit {
+		// longer than the deadlines of other requests; the end of the one for reading would also
+		// count as the end of the client
+		deadlines, until := http.NewResponseController(w), time.Now().Add(limit+actLimit)
+		_, _ = deadlines.SetReadDeadline(until), deadlines.SetWriteDeadline(until)
+	}
 	// An act that has begun is completed even if its client disconnects.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), actLimit)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), limit)
 	defer cancel()
-	return do(ctx, r, body, admin.Actor{Who: asker(r), Why: body.Reason})
+	return do(ctx, r, body, admin.Actor{Who: asker(r), Why: told.why})
 }
 
-func readOrder(w http.ResponseWriter, r *http.Request) (body order, err error) {
+func readBody[B requestBody](w http.ResponseWriter, r *http.Request) (body B, err error) {
 	decoder := json.NewDecoder(http.MaxBytesReader(w, r.Body, bodyMost))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&body); err != nil && !errors.Is(err, io.EOF) {

@@ -119,3 +119,21 @@ func (s *Server) reload(w http.ResponseWriter, r *http.Request, told line) error
 }
 
 var errOtherWorker = errors.New("another worker is meant")
+
+// noOrder is the body of a request without fields, which changes nothing.
+type noOrder struct{}
+
+func (noOrder) tell(l *line) { l.dry = true }
+
+// check answers with what a reload of the config would do.
+func (s *Server) check(ctx context.Context, _ *http.Request, _ noOrder, _ admin.Actor) (int, any, error) {
+	if s.o.Check == nil {
+		return 0, nil, ErrNoConfig
+	}
+	checked, err := s.o.Check(ctx)
+	if err != nil {
+		return 0, nil, fmt.Errorf("%w: %w", errBroken, err)
+	}
+	checked.Worker = s.o.Worker()
+	return http.StatusOK, checked, nil
+}

@@ -2,6 +2,7 @@ package web
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"mime"
@@ -17,6 +18,7 @@ import (
 
 	"lockstep/locks"
 	"lockstep/locks/redistest"
+	"lockstep/scheduler/admin"
 	"lockstep/scheduler/admin/fakes"
 	"lockstep/scheduler/worker"
 )
@@ -233,6 +235,21 @@ func (c *contract) acts(stage *console) {
 	post("enqueue", `{"job": "nightly", "args": "`+strings.Repeat("x", bodyMost)+`"}`, 413)
 	post("jobs/nightly/run", `{"id": "hand", "reason": "again"}`, 201)
 	post("jobs/nightly/run", `{"id": "hand"}`, 200)
+	post("enqueue?wait=1ms", `{"job": "nightly", "id": "waited"}`, 202)
+	decided, err := stage.Ledger.Job(c.t.Context(), "nightly")
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	span := fmt.Sprintf(`{"from": %q, "to": %q, "dry_run": true}`, decided.Cursor.Add(-72*time.Hour).Format(time.RFC3339),
+		decided.Cursor.Truncate(time.Second).Format(time.RFC3339))
+	post("jobs/nightly/replay", span, 200)
+	post("jobs/nightly/skip", span, 200)
+	s.o.Worker = func() string { return "web-1.x" }
+	s.o.Check = func(context.Context) (*admin.ConfigCheck, error) {
+		return &admin.ConfigCheck{Files: []string{}, Errors: []admin.ConfigProblem{{At: "a.yaml:1:2", Code: "unknown-key"}}, Warnings: []admin.ConfigProblem{},
+			Added: []string{}, Changed: []string{}, Removed: []string{}, NeedsRestart: []string{}}, nil
+	}
+	post("config/check", "", 200)
 	post("runs/nightly%23x/cancel", `{"reason": "wrong"}`, 200)
 	post("runs/nightly%23x/cancel", "", 409)
 	post("runs/nightly%23x/retry", "", 200)

@@ -45,8 +45,12 @@
 // These answer GET and HEAD and change nothing. The following take POST:
 //
 //	/api/v1/jobs/{job}/run       {"args", "id", "reason"}; jobs/{job}/pause and resume {"reason"}
+//	/api/v1/jobs/{job}/replay    {"from", "to", "new_keys", "reason", "dry_run"}: run the ticks of a
+//	                             span (again); jobs/{job}/skip, without new_keys: they do not run
 //	/api/v1/enqueue              {"job", "args", "id", "in", "at"}; 201 with the new run, 200 when
-//	                             the run already existed
+//	                             the run already existed. ?wait=, a duration of at most 5m: reply
+//	                             when the run has ended, or after that time with 202 and the run as
+//	                             it is, as also when 64 requests wait already
 //	/api/v1/runs/{id}/cancel     and runs/{id}/retry {"reason"}
 //	/api/v1/workers/{id}/drain   {"reason"}
 //	/api/v1/locks/{lock}/release {"token", "reason", "force"}; 409 when the token is not a present
@@ -55,9 +59,11 @@
 //	/api/v1/queues/{queue}/pause and resume {"reason"}
 //	/api/v1/config/reload        {"worker"}: load the config again. 200 when the new config is in
 //	                             use, 422 when the old one stays
+//	/api/v1/config/check         what a reload would find: errors, warnings, changed jobs
 //
-// The body may be omitted where no field of it is needed. The reply is the changed object. A
-// request that a page of another origin sends is refused (403).
+// The body may be omitted where no field of it is needed. The reply is the changed object. With
+// dry_run, the reply has what would be done, and nothing is done. A request that a page of another
+// origin sends is refused (403).
 //
 // admin.base_path is the path under which a reverse proxy shows the server, and all links begin
 // with it. The proxy may keep it in the requests that it passes on, or remove it: every path above

@@ -41,6 +41,7 @@ var parameters = map[string]struct {
 	"id":     {"an ID, escaped: # is %23, / is %2F", object{"type": "string"}},
 	"lock":   {"the name of a lock, escaped", object{"type": "string"}},
 	"queue":  {"the name of a queue, escaped", object{"type": "string"}},
+	"wait":   {"a duration of at most 5m: answer when the run has ended, or after that time", object{"type": "string"}},
 	"kind":   {"hold or wait: only entries of this kind", object{"type": "string", "enum": []admin.EntryKind{admin.KindHold, admin.KindWait}}},
 }
 

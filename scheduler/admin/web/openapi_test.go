@@ -33,6 +33,7 @@ func apiServer(t *testing.T) *Server {
 			}
 			return nil
 		},
+		Check: func(context.Context) (*admin.ConfigCheck, error) { return new(admin.ConfigCheck), nil },
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -73,6 +73,9 @@ type Options struct {
 	// and the error is nil. Default: reloading is not possible.
 	Reload func(ctx context.Context) error
 
+	// Check returns what Reload would do, without doing it. Default: checking is not possible.
+	Check func(ctx context.Context) (*admin.ConfigCheck, error)
+
 	// Metrics are the counts of this process' worker. Default: none, for a process that has no
 	// worker.
 	Metrics *Metrics
@@ -97,6 +100,8 @@ type Server struct {
 
 	told  rate.Sometimes         // limits logging of Redis' refusals
 	lines *repeats.Counter[line] // of actions, done and refused
+
+	waiting atomic.Int64 // requests that wait for the end of their run
 
 	// last is the last overview that could be read from Redis; nil before that. It is replaced,
 	// never changed.

@@ -18,6 +18,7 @@ const (
 // line is a log line about a request to change something.
 type line struct {
 	done    bool // else it was refused, or failed
+	dry     bool // it changes nothing, and is logged only if it is refused
 	who     string
 	action  string
 	on      string
