@@ -92,8 +92,8 @@ const (
 	asks   = true
 )
 
-// acts completes a command that changes the thing that its argument names. It adds --reason and,
-// if the command asks before it acts, --yes.
+// acts completes a command that changes the thing that its argument names, "" without an argument.
+// It adds --reason and, if the command asks before it acts, --yes.
 func (t *tool) acts(confirms bool, cmd *cobra.Command, f func(ctx context.Context, conn *connection, a *action, name string) error) *cobra.Command {
 	a := &action{tool: t}
 	cmd.Flags().StringVar(&a.reason, "reason", "", "the reason, for the audit: `TEXT`")
@@ -102,7 +102,11 @@ func (t *tool) acts(confirms bool, cmd *cobra.Command, f func(ctx context.Contex
 	}
 	cmd.RunE = t.refusing(func(ctx context.Context, conn *connection, args []string) error {
 		a.Operator = t.operator(conn)
-		return f(ctx, conn, a, args[0])
+		name := ""
+		if len(args) > 0 {
+			name = args[0]
+		}
+		return f(ctx, conn, a, name)
 	})
 	return cmd
 }
@@ -281,12 +285,22 @@ func plural(n int, one, other string) string {
 }
 
 func (t *tool) runCancelCommand() *cobra.Command {
-	return t.acts(asks, &cobra.Command{
-		Use: "cancel RUN", Short: "End a run, even one that is running",
+	cmd := &cobra.Command{
+		Use: "cancel RUN | --where FILTER", Short: "End a run, even one that is running, or all that a filter finds",
 		Long: `End a run that has not started or waits for its next attempt. If it is running, ask its worker to stop it: the
-worker receives that within a second, and the run ends when its work has ended.`,
-		Args: oneArg("a RUN"),
-	}, func(ctx context.Context, conn *connection, a *action, name string) error {
+worker receives that within a second, and the run ends when its work has ended.` + whereHelp,
+		Example: `  lockstep run cancel settle-bills#01K9B7ZK3M5W7QF
+  lockstep run cancel --where 'job=settle-bills&state=due' --dry-run`,
+	}
+	var all whereFlags
+	all.add(cmd)
+	return t.acts(asks, cmd, func(ctx context.Context, conn *connection, a *action, name string) error {
+		if len(all.where) > 0 {
+			return t.actOnAll(ctx, cmd, conn, a, &all, bulk{(*admin.Reader).ToCancel, (*admin.Operator).CancelRuns, "ends and is not retried", "canceled"})
+		}
+		if all.dryRun {
+			return misuse(cmd, "--dry-run is for --where")
+		}
 		deed, err := conn.canceling(ctx, jobs.RunID(name))
 		if err != nil {
 			return err
@@ -296,16 +310,26 @@ worker receives that within a second, and the run ends when its work has ended.`
 }
 
 func (t *tool) runRetryCommand() *cobra.Command {
-	return t.acts(atOnce, &cobra.Command{
-		Use: "retry RUN", Short: "Repeat a run that ended without success",
+	cmd := &cobra.Command{
+		Use: "retry RUN | --where FILTER", Short: "Repeat a run that ended without success, or all that a filter finds",
 		Long: `Repeat a run that failed, was lost, canceled, skipped or missed: under its ID, so that its idempotency key stays the
 same, with its arguments, and with the job's present definition. Failures and crashes are counted from zero.
 
 A tick with arguments that contain ${...} is refused if the job's arguments have changed since, because only the
 definition that they come from can replace the ${...}. Use lockstep job replay to run the tick with the present
-arguments.`,
-		Args: oneArg("a RUN"),
-	}, func(ctx context.Context, conn *connection, a *action, name string) error {
+arguments.` + whereHelp,
+		Example: `  lockstep run retry settle-bills#01K9B7ZK3M5W7QF
+  lockstep run retry --where 'state=failed&since=1h&error=connection refused'`,
+	}
+	var all whereFlags
+	all.add(cmd)
+	return t.acts(asks, cmd, func(ctx context.Context, conn *connection, a *action, name string) error {
+		if len(all.where) > 0 {
+			return t.actOnAll(ctx, cmd, conn, a, &all, bulk{(*admin.Reader).ToRetry, (*admin.Operator).RetryRuns, "runs again", "due again"})
+		}
+		if all.dryRun {
+			return misuse(cmd, "--dry-run is for --where")
+		}
 		deed, err := conn.retrying(ctx, jobs.RunID(name))
 		if err != nil {
 			return err

@@ -12,12 +12,12 @@
 // # Shapes
 //
 // The types [Run], [ErrorGroup], [Lock], [Worker], [Tick], [Job], [Wait], [Entry], [NextTick],
-// [Queue], [Overview], [Explanation], [Act], [TickSpan] and [ConfigCheck] are what scripts rely on,
-// in the API and in the command line's -o json alike. Names are in snake_case. Times are RFC 3339
-// in UTC with milliseconds ([Instant]), ticks have no fraction ([TickTime]), durations are seconds
-// in a field called ..._seconds ([Seconds]). Tokens and ids are strings. A missing value is null,
-// and a list without elements is []. All times and ages are by Redis' clock, except a worker's
-// started_at, which only its own clock knows.
+// [Queue], [Overview], [Explanation], [Act], [Bulk], [TickSpan] and [ConfigCheck] are what scripts
+// rely on, in the API and in the command line's -o json alike. Names are in snake_case. Times are
+// RFC 3339 in UTC with milliseconds ([Instant]), ticks have no fraction ([TickTime]), durations are
+// seconds in a field called ..._seconds ([Seconds]). Tokens and ids are strings. A missing value is
+// null, and a list without elements is []. All times and ages are by Redis' clock, except a
+// worker's started_at, which only its own clock knows.
 //
 // Besides its locks, a run holds the resource "run:<run id>", which keeps it from running twice. It
 // would fill every list of locks without adding information, so lists omit it, unless a hold has
@@ -106,6 +106,15 @@
 // an hour. So no number of repeats pushes other entries out. A process records an actor's first
 // request for a job in the step that makes the run, and counts those that follow: it records their
 // number every ten seconds and when it ends, and loses at most that count when it is killed.
+//
+// # Acts on many runs
+//
+// [Reader.ToCancel] and [Reader.ToRetry] find the runs of an act on all that a filter selects, at
+// most [BulkMost], and count them by state before anything is done. A filter that selects all runs
+// is refused. [Operator.CancelRuns] and [Operator.RetryRuns] act on these runs: each by itself, so
+// that the refusal of one does not affect the others, and with one entry in the audit, which is
+// written first. An error that is not about one run, such as an outage, ends the act; the outcome
+// has the number of runs that are left.
 //
 // # Secret args
 //

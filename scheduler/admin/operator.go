@@ -106,6 +106,15 @@ func (o *Operator) ResumeJob(ctx context.Context, job string, by Actor) (bool, e
 
 // CancelRun ends a run, or asks its worker to stop it; then asked is true.
 func (o *Operator) CancelRun(ctx context.Context, id jobs.RunID, by Actor) (asked bool, err error) {
+	canceled, err := o.cancel(ctx, id, by.act("cancel run", string(id), ""))
+	if err != nil {
+		return false, err
+	}
+	o.deliver(ctx, canceled.Due)
+	return canceled.Asked, nil
+}
+
+func (o *Operator) cancel(ctx context.Context, id jobs.RunID, act ledger.Act) (*ledger.Cancellation, error) {
 	job, err := o.ledger.Definition(ctx, id)
 	if errors.Is(err, ledger.ErrUnknown) {
 		job = new(jobs.Job) // the run has ended, or it does not exist: the ledger says which
@@ -117,37 +126,36 @@ func (o *Operator) CancelRun(ctx context.Context, id jobs.RunID, by Actor) (aske
 			job = &jobs.Job{Name: id.Job(), History: jobs.History{Runs: math.MaxInt32, For: 365 * 24 * time.Hour}}
 		}
 	} else if err != nil {
-		return false, err
+		return nil, err
 	}
-	canceled, err := o.ledger.Cancel(ctx, id, job, by.act("cancel run", string(id), ""))
-	if err != nil {
-		return false, err
-	}
-	o.deliver(ctx, canceled.Due)
-	return canceled.Asked, nil
+	return o.ledger.Cancel(ctx, id, job, act)
 }
 
 // RetryRun makes a run that ended without success run again, under its id and by the job's present
 // definition.
 func (o *Operator) RetryRun(ctx context.Context, id jobs.RunID, by Actor) error {
-	record, _, err := o.ledger.Find(ctx, id)
-	if err != nil {
-		return err
-	}
-	if !record.State.Final() {
-		return fmt.Errorf("retry %s: %w: it is %s", id, ledger.ErrRefused, record.State)
-	}
-	job, err := o.ledger.Job(ctx, id.Job())
-	if err != nil {
-		return err
-	}
-	act := by.act("retry run", string(id), "it was "+string(record.State))
-	due, err := o.ledger.Reopen(ctx, ledger.Reopening{Run: id, Tick: record.Tick, Job: job.Job, Args: record.Args, Templated: record.Templated, Act: &act})
+	due, err := o.retry(ctx, id, by.act("retry run", string(id), ""))
 	if err != nil {
 		return err
 	}
 	o.deliver(ctx, due)
 	return nil
+}
+
+func (o *Operator) retry(ctx context.Context, id jobs.RunID, act ledger.Act) ([]ledger.Due, error) {
+	record, _, err := o.ledger.Find(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	if !record.State.Final() {
+		return nil, fmt.Errorf("retry %s: %w: it is %s", id, ledger.ErrRefused, record.State)
+	}
+	job, err := o.ledger.Job(ctx, id.Job())
+	if err != nil {
+		return nil, err
+	}
+	act.Detail = "it was " + string(record.State)
+	return o.ledger.Reopen(ctx, ledger.Reopening{Run: id, Tick: record.Tick, Job: job.Job, Args: record.Args, Templated: record.Templated, Act: &act})
 }
 
 // ReplayMost bounds the ticks of one replay.

@@ -31,6 +31,10 @@ type Act struct {
 	Apart string        `json:"-"`
 	Times int           `json:"-"` // how many acts this one counts for; 0: one
 	Span  time.Duration `json:"-"` // for which repeats join the entry of the first; 0: ActSpan
+
+	// Part is true for a part of an act on several things: that act has an entry, its parts have
+	// none
+	Part bool `json:"-"`
 }
 
 // ActSpan is how long the repeats of an act join its entry.
@@ -38,7 +42,7 @@ const ActSpan = 10 * time.Minute
 
 // entry returns the act in the form for the scripts; "" for none.
 func (a *Act) entry() string {
-	if a == nil {
+	if a == nil || a.Part {
 		return ""
 	}
 	kept := *a

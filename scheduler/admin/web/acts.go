@@ -87,6 +87,10 @@ func (s *Server) acts() {
 	handleAct(s, v1+"jobs/{job}/skip", "skip ticks", RoleOperator, spanLimit, s.skip).
 		as("skipTicks", "Declare the ticks of a span skipped").takes(spanOrder{}, "from", "to", "reason", "dry_run").requires("from", "to").
 		gives(http.StatusOK, admin.TickSpan{})
+	handleAct(s, v1+"runs/cancel", "cancel runs", RoleOperator, bulkLimit, s.bulk(r.ToCancel, o.CancelRuns), admin.RunFilters...).
+		as("cancelRuns", "Cancel all runs that a filter finds").takes(bulkOrder{}).gives(http.StatusOK, admin.Bulk{})
+	handleAct(s, v1+"runs/retry", "retry runs", RoleOperator, bulkLimit, s.bulk(r.ToRetry, o.RetryRuns), admin.RunFilters...).
+		as("retryRuns", "Run all finished runs that a filter finds again").takes(bulkOrder{}).gives(http.StatusOK, admin.Bulk{})
 	check := handleAct(s, v1+"config/check", "check config", RoleAdmin, reloadPatience, s.check).
 		as("checkConfig", "Find what a reload of the config would do").takes(noOrder{}).gives(http.StatusOK, admin.ConfigCheck{})
 	check.hidden = check.hidden || s.o.Check == nil

@@ -244,6 +244,9 @@ func (c *contract) acts(stage *console) {
 		decided.Cursor.Truncate(time.Second).Format(time.RFC3339))
 	post("jobs/nightly/replay", span, 200)
 	post("jobs/nightly/skip", span, 200)
+	post("runs/cancel?q=waited", `{"dry_run": true, "expect": 1}`, 200)
+	post("runs/cancel?q=waited", `{"expect": 2}`, 409)
+	post("runs/retry?job=nightly&since=1h", `{"reason": "the disk was full"}`, 200)
 	s.o.Worker = func() string { return "web-1.x" }
 	s.o.Check = func(context.Context) (*admin.ConfigCheck, error) {
 		return &admin.ConfigCheck{Files: []string{}, Errors: []admin.ConfigProblem{{At: "a.yaml:1:2", Code: "unknown-key"}}, Warnings: []admin.ConfigProblem{},

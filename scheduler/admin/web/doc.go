@@ -52,6 +52,10 @@
 //	                             when the run has ended, or after that time with 202 and the run as
 //	                             it is, as also when 64 requests wait already
 //	/api/v1/runs/{id}/cancel     and runs/{id}/retry {"reason"}
+//	/api/v1/runs/cancel          and runs/retry {"reason", "dry_run", "expect"}: all runs that the
+//	                             filters in the query find, at most 10,000; at least one filter. The
+//	                             reply has the counts, as admin.Bulk; the refusal of one run does
+//	                             not affect the others. 409 when not as many runs match as expected
 //	/api/v1/workers/{id}/drain   {"reason"}
 //	/api/v1/locks/{lock}/release {"token", "reason", "force"}; 409 when the token is not a present
 //	                             holder's. With force the lock passes on at once: two holders may
