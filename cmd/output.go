@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
@@ -189,10 +190,11 @@ func width(s string) int {
 }
 
 // oneLine keeps foreign text, such as the error of a command, from breaking a table or the
-// terminal. Of the control sequences, only colors remain.
+// terminal, also by marks that reverse the direction of what follows. Of the control sequences,
+// only colors remain.
 func oneLine(s string) string {
 	s = strings.Map(func(r rune) rune {
-		if r < ' ' && r != '\x1b' || r >= 0x7f && r < 0xa0 {
+		if r < ' ' && r != '\x1b' || r >= 0x7f && r < 0xa0 || unicode.Is(unicode.Bidi_Control, r) {
 			return ' '
 		}
 		return r

@@ -83,7 +83,7 @@ func TestNearNames(t *testing.T) {
 func TestForeignTextStaysOnItsLine(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]string{
-		"a\nb\r\tc": "a b  c", "\x1b[31mred\x1b[0m": "\x1b[31mred\x1b[0m", "\x1b[2Jgone": " [2Jgone", "\x1b]0;title\x07": " ]0;title ", "\u009b2J": " 2J", "ä": "ä",
+		"a\nb\r\tc": "a b  c", "\x1b[31mred\x1b[0m": "\x1b[31mred\x1b[0m", "\x1b[2Jgone": " [2Jgone", "\x1b]0;title\x07": " ]0;title ", "\u009b2J": " 2J", "ä": "ä", "a\u202eb\u200f": "a b ",
 	} {
 		if got := oneLine(in); got != want {
 			t.Errorf("oneLine(%q) = %q, want %q", in, got, want)
