@@ -82,7 +82,7 @@ func (c *connection) turning(of toggle, name string) *deed {
 }
 
 func (c *connection) canceling(ctx context.Context, id jobs.RunID) (*deed, error) {
-	record, _, err := c.ledger.Find(ctx, id)
+	record, err := c.ledger.FindRecord(ctx, id)
 	if err != nil {
 		return nil, noRun(string(id), err)
 	}
@@ -103,7 +103,7 @@ func (c *connection) canceling(ctx context.Context, id jobs.RunID) (*deed, error
 }
 
 func (c *connection) retrying(ctx context.Context, id jobs.RunID) (*deed, error) {
-	record, _, err := c.ledger.Find(ctx, id)
+	record, err := c.ledger.FindRecord(ctx, id)
 	if err != nil {
 		return nil, noRun(string(id), err)
 	}

@@ -229,27 +229,44 @@ func waitingFor(r *admin.Run) string {
 
 func (t *tool) runOutputCommand() *cobra.Command {
 	var follow bool
+	var attempt int
 	cmd := &cobra.Command{
-		Use: "output RUN", Short: "Print the end of the output of a run's last attempt",
-		Long: `Print the end of the output of a run's last attempt. Output is stored when an attempt ends, so that of a running
-attempt is not shown. -f waits for the end of the run and prints the output of each attempt when it ends, and the
-outcomes of attempts to stderr; its exit code is 5 if the run does not succeed.`,
+		Use: "output RUN", Short: "Print the end of the output of an attempt at a run",
+		Long: `Print the end of the output of a run's last attempt that has printed something, or with --attempt that of another
+one. Output is stored when an attempt ends, so that of a running attempt is not shown. A run keeps the outputs of
+its last 8 attempts, as much of each as output.keep of its job says, and up to 2MiB together. -f waits for the end
+of the run and prints the output of each attempt when it ends, and the outcomes of attempts to stderr; its exit
+code is 5 if the run does not succeed.`,
 		Args: oneArg("a RUN"),
 	}
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "wait for the end of the run, and print the output of each attempt")
+	cmd.Flags().IntVar(&attempt, "attempt", 0, "print the output of attempt `N` (default: the last one that has printed something)")
 	cmd.RunE = t.reads(func(ctx context.Context, conn *connection, args []string) error {
+		given := cmd.Flags().Changed("attempt")
+		switch {
+		case given && follow:
+			return misuse(cmd, "--attempt and --follow cannot be combined: -f follows the attempts that run")
+		case given && attempt < 1:
+			return misuse(cmd, "--attempt %d: attempts count from 1", attempt)
+		}
 		id := jobs.RunID(args[0])
-		record, output, err := conn.ledger.Find(ctx, id)
+		record, output, err := conn.ledger.FindOutput(ctx, id, attempt)
 		if err != nil {
 			return noRun(args[0], err)
 		}
 		if follow {
 			return t.follow(ctx, conn, id, 0, t.outputs(record))
 		}
-		if output == "" && !record.State.Final() {
+		switch last := record.Last(); {
+		case given && output.Attempt == 0:
+			return admin.NoOutput(record, attempt)
+		case given:
+		case output.Attempt == 0 && !record.State.Final():
 			fmt.Fprintf(t.stderr, "no output yet: it is stored when an attempt ends, and the run is %s\n", record.State)
+		case output.Attempt > 0 && last != nil && output.Attempt < last.Number:
+			fmt.Fprintf(t.stderr, "lockstep: this is the output of attempt %d; that of attempt %d is not stored\n", output.Attempt, last.Number)
 		}
-		return t.write(output)
+		return t.write(output.Text)
 	})
 	return cmd
 }

@@ -43,6 +43,7 @@ var checks = map[string]func(s string) *fault{
 	"inherited":   checkInherited,
 	"size":        argsSizes.check,
 	"space":       spaceSizes.check,
+	"tail":        tailSizes.check,
 }
 
 // shaped returns a check that accepts what a pattern matches.
@@ -101,6 +102,11 @@ var (
 		units: []sizeUnit{{"B", 1}, {"KiB", 1 << 10}, {"MiB", 1 << 20}}, names: "B, KiB or MiB",
 		least: 1, most: 16 << 20, allowed: "1B to 16MiB", example: "128KiB", hint: "write 64KiB, 128KiB or 1MiB",
 	}
+	// tailSizes: each attempt stores that much in Redis.
+	tailSizes = sizes{
+		units: argsSizes.units, names: argsSizes.names,
+		least: 1 << 10, most: jobs.MaxTail, allowed: "1KiB to 1MiB", example: "16KiB", hint: "write 16KiB, 256KiB or 1MiB",
+	}
 	// spaceSizes are shares of a server's memory.
 	spaceSizes = sizes{
 		units: []sizeUnit{{"MiB", 1 << 20}, {"GiB", 1 << 30}}, names: "MiB or GiB",
@@ -114,6 +120,16 @@ func (z sizes) check(s string) *fault {
 		return &fault{code: CodeRange, kind: "size", reason: err.Error(), want: "a size such as " + z.example, hint: z.hint}
 	}
 	return nil
+}
+
+// format writes a size with the largest unit that it is a whole number of.
+func (z sizes) format(bytes int64) string {
+	for _, unit := range slices.Backward(z.units) {
+		if bytes%unit.bytes == 0 {
+			return fmt.Sprint(bytes/unit.bytes, unit.name)
+		}
+	}
+	return fmt.Sprint(bytes)
 }
 
 // parse returns a size in bytes.

@@ -351,6 +351,9 @@ type policies struct {
 	// Which finished runs are kept.
 	History *historyFile `yaml:"history"`
 
+	// How much of the output of runs is kept.
+	Output *outputFile `yaml:"output"`
+
 	// A tick's run that has not started this long after its tick is missed. 0s means no limit and
 	// overrides the defaults.
 	StartDeadline *time.Duration `yaml:"start_deadline" min:"0s" unset:"no limit" example:"3h"`
@@ -384,6 +387,14 @@ type historyFile struct {
 
 	// The maximum age.
 	For *time.Duration `yaml:"for" min:"1s" default:"168h" example:"24h"`
+}
+
+type outputFile struct {
+	// How much of the end of each attempt's output is kept: B, KiB or MiB, from 1KiB to 1MiB. It is
+	// stored in Redis when the attempt ends, and kept as long as the run. A run keeps the outputs
+	// of its last 8 attempts, up to 2MiB together, the last one in any case. They count toward
+	// limits.history.
+	Keep *string `yaml:"keep" check:"tail" shape:"size" default:"16KiB" example:"256KiB"`
 }
 
 type jobFile struct {

@@ -180,6 +180,7 @@ func (l *loader) buildJob(f *jobFile, base policies) *jobs.Job {
 		OnCrash:     *p.OnCrash,
 		MaxCrashes:  *p.MaxCrashes,
 		History:     jobs.History{Runs: *p.History.Runs, For: *p.History.For},
+		Output:      p.Output.output(),
 
 		StartDeadline: *p.StartDeadline,
 		Jitter:        *p.Jitter,
@@ -218,6 +219,16 @@ func (f *lockFile) lock() jobs.Lock {
 		lock.Wait, lock.OnBusy = wait, valueOr(f.OnBusy, jobs.OnBusy(defaultOf[lockFile]("on_busy")))
 	}
 	return lock
+}
+
+// output returns how much output is kept: nothing is set for the default, so that workers of builds
+// from before this key run the job, too.
+func (f *outputFile) output() jobs.Output {
+	n, err := tailSizes.parse(*f.Keep)
+	if err != nil || n == jobs.DefaultTail { // a wrong size was reported when it was decoded
+		return jobs.Output{}
+	}
+	return jobs.Output{Keep: int(n)}
 }
 
 // likelyName turns a name into a valid name for a job.

@@ -140,6 +140,7 @@ defaults:
   on_crash: abandon
   max_crashes: 5
   history: {runs: 5}
+  output: {keep: 64KiB}
 worker: {queues: {low: 1, high: 2}}
 jobs:
   takes-all: {command: [a]}
@@ -155,13 +156,14 @@ jobs:
     on_crash: rerun
     max_crashes: 1
     history: {for: 1h}
+    output: {keep: 16KiB}
 `)
 	noWarnings(t, c)
 	retry := jobs.Retry{Max: 7, Backoff: jobs.BackoffExponential, Initial: time.Second, MaxDelay: 5 * time.Minute}
 	all := jobs.Job{
 		Name: "takes-all", Command: []string{"a"}, Timezone: "Europe/Berlin", Queue: "low", Timeout: 15 * time.Minute, Retry: retry,
 		Overlap: jobs.OverlapQueue, MaxQueued: 2, OnMissed: jobs.MissedAll, OnCrash: jobs.CrashAbandon, MaxCrashes: 5,
-		History: jobs.History{Runs: 5, For: 168 * time.Hour},
+		History: jobs.History{Runs: 5, For: 168 * time.Hour}, Output: jobs.Output{Keep: 64 << 10},
 	}
 	if got := *c.Jobs[1]; !reflect.DeepEqual(got, all) {
 		t.Errorf("got %+v\nwant %+v", got, all)
@@ -170,7 +172,7 @@ jobs:
 	own := jobs.Job{
 		Name: "says-all", Command: []string{"a"}, Schedule: "0 2 * * *", Timezone: "UTC", Queue: "high", Retry: retry,
 		Overlap: jobs.OverlapSkip, MaxQueued: 2, OnMissed: jobs.MissedSkip, OnCrash: jobs.CrashRerun, MaxCrashes: 1,
-		History: jobs.History{Runs: 5, For: time.Hour},
+		History: jobs.History{Runs: 5, For: time.Hour}, // nothing for the default output
 	}
 	if got := *c.Jobs[0]; !reflect.DeepEqual(got, own) {
 		t.Errorf("got %+v\nwant %+v", got, own)

@@ -109,7 +109,9 @@ func keyPath(key string) []string {
 // of texts, such as env, gives one for each of its keys.
 func JobKeys(job *jobs.Job) []Value {
 	var list []Value
-	jobKeys(reflect.ValueOf(*Redact(job)), "", &list)
+	own := *Redact(job)
+	own.Output.Keep = own.Output.Size() // 0 in a definition is the default
+	jobKeys(reflect.ValueOf(own), "", &list)
 	return list
 }
 
@@ -129,6 +131,8 @@ func jobKeys(v reflect.Value, prefix string, list *[]Value) {
 		switch {
 		case value.Kind() == reflect.Struct:
 			jobKeys(value, key+".", list)
+		case key == "output.keep":
+			*list = append(*list, Value{Key: key, Value: tailSizes.format(value.Int())})
 		case value.Type() == rawType:
 			var args any
 			decoder := json.NewDecoder(bytes.NewReader(value.Bytes()))
@@ -233,7 +237,7 @@ func Changes(before, after *jobs.Job) []Change {
 	}
 	for _, v := range was {
 		if find(is, v.Key) == nil {
-			changes = append(changes, Change{v.Key, safe[v.Key][0], nil})
+			changes = append(changes, Change{v.Key, safe[v.Key][0], safe[v.Key][1]})
 		}
 	}
 	return changes

@@ -54,11 +54,11 @@ func TestChangesAreListedKeyByKeyWithoutSecrets(t *testing.T) {
 	t.Parallel()
 	c := load(t, `
 jobs:
-  old: {command: [a], every: 1h, env: {PASSWORD: hush1, GONE: x, SAME: y}, retry: {max: 1}, args: {a: 1}}
+  old: {command: [a], every: 1h, env: {PASSWORD: hush1, GONE: x, SAME: y}, retry: {max: 1}, args: {a: 1}, output: {keep: 64KiB}}
   new: {command: [a], every: 2h, env: {PASSWORD: hush2, SAME: y}, retry: {max: 2}, args: {a: 2}, timeout: 5m}
 `)
 	got := fmt.Sprint(Changes(c.Jobs[1], c.Jobs[0]))
-	want := "[{every 1h 2h} {args map[a:1] map[a:2]} {env.PASSWORD (hidden) (hidden)} {timeout <nil> 5m} {retry.max 1 2} {env.GONE x <nil>}]"
+	want := "[{every 1h 2h} {args map[a:1] map[a:2]} {env.PASSWORD (hidden) (hidden)} {timeout <nil> 5m} {retry.max 1 2} {env.GONE x <nil>} {output.keep 64KiB 16KiB}]"
 	if strings.Contains(got, "hush") || len(Changes(c.Jobs[0], c.Jobs[0])) != 0 {
 		t.Errorf("got %s", got)
 	}
@@ -73,7 +73,7 @@ jobs:
 func TestEachKeyOfAJobHasItsOrigin(t *testing.T) {
 	t.Parallel()
 	dir := writeFiles(t, map[string]string{
-		"a.yaml": "defaults:\n  timeout: 5m\n  retry: {max: 7}\ninclude: [b.yaml]\n",
+		"a.yaml": "defaults:\n  timeout: 5m\n  retry: {max: 7}\n  output: {keep: 1024KiB}\ninclude: [b.yaml]\n",
 		"b.yaml": "jobs:\n  a:\n    http: {url: https://x, headers: {X.Y: z}}\n    <<: {queue: q}\n",
 	})
 	c, err := Load(Options{Paths: []string{filepath.Join(dir, "a.yaml")}, Environ: []string{}, Origins: true})
@@ -86,7 +86,7 @@ func TestEachKeyOfAJobHasItsOrigin(t *testing.T) {
 	}
 	for key, want := range map[string]string{
 		"http.method": "POST default", "http.url": "https://x b.yaml:3:12", "http.headers.X.Y": "z b.yaml:3:38", "queue": "q b.yaml:4:10",
-		"timeout": "5m a.yaml:2:3", "retry.max": "7 a.yaml:3:11", "retry.initial": "5s default",
+		"timeout": "5m a.yaml:2:3", "retry.max": "7 a.yaml:3:11", "retry.initial": "5s default", "output.keep": "1MiB a.yaml:4:12",
 	} {
 		if got[key] != want {
 			t.Errorf("%s: got %q, want %q", key, got[key], want)

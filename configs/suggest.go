@@ -92,7 +92,7 @@ var otherWords = map[string]string{
 	"webhook": "http", "uri": "url", "environment": "env", "environ": "env", "variables": "env",
 	"arguments": "args", "params": "args", "payload": "args", "body": "args", "data": "args", "json": "args",
 	"retries": "max", "attempts": "max", "max_retries": "max", "max_attempts": "max", "retry_delay": "initial", "delay": "initial",
-	"deadline": "timeout", "time_limit": "timeout", "keep": "history",
+	"deadline": "timeout", "time_limit": "timeout", "keep": "history output",
 	"locks": "lock", "concurrency_policy": "overlap", "task": "handler", "workers": "worker", "tasks": "jobs", "cronjobs": "jobs",
 	"suspend": "paused", "suspended": "paused", "disabled": "paused", "priority": "queue", "max": "limit", "count": "limit", "size": "limit",
 	"logging": "log", "includes": "include", "default": "defaults", "addr": "listen url", "address": "listen url",

@@ -24,8 +24,8 @@ type Attempt struct {
 
 	TraceParent string // W3C trace context; may be empty
 
-	// Output receives what the work prints, removes secrets, and passes the rest on. The run keeps
-	// the tail of it. Output is safe for concurrent use.
+	// Output receives what the work prints, removes secrets, and passes the rest on. The tail of
+	// each attempt is kept with its run. Output is safe for concurrent use.
 	Output io.Writer
 
 	// Redactor removes the values that replaced the job's ${...}. Output and the error that Execute

@@ -175,6 +175,9 @@ type Job struct {
 	MaxCrashes int     `json:"max_crashes"`
 	History    History `json:"history"`
 
+	// Its zero value is the default, so that builds from before this key run the jobs without it.
+	Output Output `json:"output,omitzero"`
+
 	// A tick's run that has not started this long after its tick is missed. 0 means no limit.
 	StartDeadline time.Duration `json:"start_deadline,omitempty"`
 	// A run becomes due at most this long after its tick. See [Job.Spread].
@@ -228,6 +231,19 @@ type Lock struct {
 type History struct {
 	Runs int           `json:"runs"`
 	For  time.Duration `json:"for"`
+}
+
+// Output says how much of the output of each attempt is kept.
+type Output struct {
+	Keep int `json:"keep,omitempty"` // bytes, at most [MaxTail]; 0 means [DefaultTail]
+}
+
+// Size returns Keep in bytes, within its limits.
+func (o Output) Size() int {
+	if o.Keep <= 0 {
+		return DefaultTail
+	}
+	return min(o.Keep, MaxTail)
 }
 
 // Spread returns how long after a tick its run becomes due: less than Jitter, and less than the gap

@@ -7,8 +7,14 @@ import (
 	"unicode/utf8"
 )
 
-// DefaultTail is the default number of bytes of a run's output that are kept.
-const DefaultTail = 16 << 10
+const (
+	// DefaultTail is how many bytes of the output of an attempt are kept, unless output.keep sets
+	// another number.
+	DefaultTail = 16 << 10
+
+	// MaxTail is the limit of output.keep in bytes.
+	MaxTail = 1 << 20
+)
 
 // Tail is a writer that keeps the end of what is written to it, because that is where errors are.
 // It is safe for concurrent use. Write never fails and never blocks.

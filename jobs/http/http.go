@@ -24,8 +24,8 @@ type Options struct {
 	// the duration of a job has no general limit.
 	Transport http.RoundTripper
 
-	// Output is how many bytes of a response body go to the run's output. 0 means 8 KiB, which is
-	// half of what a run keeps.
+	// Output is how many bytes of a response body go to the run's output. 0 means half of what the
+	// run keeps of it: see [jobs.Output].
 	Output int64
 }
 
@@ -33,16 +33,13 @@ type Options struct {
 // connections.
 type Executor struct {
 	client *http.Client
-	output int64
+	output int64 // see Options.Output
 }
 
 // New returns an executor. It opens no connection. It returns an error if Output is negative.
 func New(options Options) (*Executor, error) {
 	if options.Output < 0 {
 		return nil, fmt.Errorf("httpjob: Options.Output %d is negative", options.Output)
-	}
-	if options.Output == 0 {
-		options.Output = jobs.DefaultTail / 2
 	}
 	if options.Transport == nil {
 		options.Transport = &http.Transport{
@@ -151,7 +148,7 @@ func (e *Executor) send(request *http.Request, attempt *jobs.Attempt) error {
 		output = io.Discard
 	}
 	fmt.Fprintf(output, "%s %s\n", response.Proto, response.Status)
-	readErr := e.copyBody(output, response.Body, attempt.Redactor)
+	readErr := copyBody(output, response.Body, e.keeps(attempt), attempt.Redactor)
 
 	code := response.StatusCode
 	if code >= 200 && code <= 299 {
@@ -175,10 +172,19 @@ func (e *Executor) send(request *http.Request, attempt *jobs.Attempt) error {
 	return jobs.Permanent(err)
 }
 
-// copyBody reads a body to its end, and writes the first part of it to output. It replaces secrets
-// that the server echoes before it cuts the body, because half a secret would not be recognized.
-func (e *Executor) copyBody(output io.Writer, body io.Reader, redactor *jobs.Redactor) error {
-	first := &head{to: output, left: e.output}
+// keeps returns how many bytes of a response body go to the output of an attempt.
+func (e *Executor) keeps(attempt *jobs.Attempt) int64 {
+	if e.output > 0 {
+		return e.output
+	}
+	return int64(attempt.Job.Output.Size() / 2)
+}
+
+// copyBody reads a body to its end, and writes the first bytes of it to output, at most this many.
+// It replaces secrets that the server echoes before it cuts the body, because half a secret would
+// not be recognized.
+func copyBody(output io.Writer, body io.Reader, most int64, redactor *jobs.Redactor) error {
+	first := &head{to: output, left: most}
 	redacted := redactor.Writer(first)
 	_, err := io.Copy(redacted, body)
 	_ = redacted.Close() // the text it held back is short, and the error of first is known

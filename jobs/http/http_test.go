@@ -202,6 +202,27 @@ func TestFirstPartOfTheBodyIsKept(t *testing.T) {
 	}
 }
 
+func TestHalfOfWhatTheJobKeepsIsOfTheBody(t *testing.T) {
+	t.Parallel()
+	e, err := httpjob.New(httpjob.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	url := serve(t, func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, strings.Repeat("x", 100<<10)) })
+	for keep, want := range map[int]int{0: 8 << 10, 64 << 10: 32 << 10} {
+		attempt, _ := attemptOf(url)
+		output := jobs.NewTail(jobs.MaxTail)
+		attempt.Job.Output.Keep, attempt.Output = keep, output
+		if err := e.Execute(t.Context(), attempt); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Count(output.String(), "x"); got != want {
+			t.Errorf("with output.keep %d: %d bytes of the body are kept, want %d", keep, got, want)
+		}
+	}
+}
+
 // A body that ends, or is cut, in the middle of an echoed secret reveals no part of it.
 func TestEchoedSecretIsReplacedBeforeTheBodyIsCut(t *testing.T) {
 	t.Parallel()

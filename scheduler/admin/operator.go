@@ -143,7 +143,7 @@ func (o *Operator) RetryRun(ctx context.Context, id jobs.RunID, by Actor) error 
 }
 
 func (o *Operator) retry(ctx context.Context, id jobs.RunID, act ledger.Act) ([]ledger.Due, error) {
-	record, _, err := o.ledger.Find(ctx, id)
+	record, err := o.ledger.FindRecord(ctx, id)
 	if err != nil {
 		return nil, err
 	}
@@ -191,7 +191,7 @@ func (o *Operator) Replay(ctx context.Context, job string, from, to time.Time, k
 	for _, tick := range ticks {
 		re := ledger.Reopening{Run: jobs.TickRunID(job, tick), Tick: tick, Job: record.Job, Args: record.Job.Args, Any: true}
 		if keys == NewKeys {
-			there, _, err := o.ledger.Find(ctx, re.Run)
+			there, err := o.ledger.FindRecord(ctx, re.Run)
 			if err != nil && !errors.Is(err, ledger.ErrUnknown) {
 				return len(due), err
 			}

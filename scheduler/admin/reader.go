@@ -36,6 +36,7 @@ type Book interface {
 	EndedEntries(ctx context.Context, pages []ledger.EndedPage) ([][]ledger.EndedEntry, error)
 	EndedRecords(ctx context.Context, entries []ledger.EndedEntry) ([]*ledger.Record, error)
 	Find(ctx context.Context, id jobs.RunID) (*ledger.Record, string, error)
+	FindOutput(ctx context.Context, id jobs.RunID, attempt int) (*ledger.Record, ledger.Output, error)
 	Jobs(ctx context.Context) ([]ledger.JobRecord, error)
 	Job(ctx context.Context, name string) (ledger.JobRecord, error)
 	Acts(ctx context.Context, before string, limit int) ([]ledger.ActRecord, error)

@@ -119,7 +119,8 @@ func hasArgs(record *ledger.Record) bool {
 	return record != nil && !slices.Contains([]string{"", "null", "{}"}, string(record.Args))
 }
 
-// Outstanding, OpenRecords, EndedRecords and Find are those of the book, with hidden args.
+// Outstanding, OpenRecords, EndedRecords, Find and FindOutput are those of the book, with hidden
+// args.
 func (v *veil) Outstanding(ctx context.Context, job string, limit int) ([]*ledger.Record, error) {
 	records, err := v.Book.Outstanding(ctx, job, limit)
 	return v.hide(ctx, records, err)
@@ -140,6 +141,15 @@ func (v *veil) Find(ctx context.Context, id jobs.RunID) (*ledger.Record, string,
 	records, err := v.hide(ctx, []*ledger.Record{record}, err)
 	if err != nil {
 		return nil, "", err
+	}
+	return records[0], output, nil
+}
+
+func (v *veil) FindOutput(ctx context.Context, id jobs.RunID, attempt int) (*ledger.Record, ledger.Output, error) {
+	record, output, err := v.Book.FindOutput(ctx, id, attempt)
+	records, err := v.hide(ctx, []*ledger.Record{record}, err)
+	if err != nil {
+		return nil, ledger.Output{}, err
 	}
 	return records[0], output, nil
 }

@@ -294,7 +294,7 @@ type Finish struct {
 	Outcome Outcome
 	Pause   time.Duration // until the run is due again, for OutcomeRetry and OutcomeHandBack
 	Error   string        // for people; "" for none
-	Output  string        // the tail of the attempt's output; "" keeps the present one
+	Output  string        // the tail of the attempt's output; "" for none
 }
 
 // Finished is the reply to [Ledger.Finish].

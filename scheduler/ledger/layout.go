@@ -118,7 +118,11 @@ var historyKeys = []string{
 	"hist",
 	// ZSET run, score = server ms of its end
 	"done",
-	// HASH run -> the tail of its last attempt's output
+	// HASH run -> the ends of its attempts' outputs: that of the last attempt that has printed
+	// something, \255 and the number of that attempt, and so on for those before it, joined by
+	// \255. Outputs are UTF-8, which has no byte \255. One output without a number is that of the
+	// last attempt: of the only one, if it succeeded, or of any in an older build, which kept no
+	// others, and shows all of a value
 	"output",
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -18,17 +19,51 @@ import (
 // ErrUnknown means that the ledger has no such run or job (any more).
 var ErrUnknown = errors.New("not in the ledger")
 
-// Find returns one run and the tail of its last attempt's output, or [ErrUnknown].
+// Find returns one run and the output of its last attempt that has printed something, or
+// [ErrUnknown].
 func (l *Ledger) Find(ctx context.Context, id jobs.RunID) (*Record, string, error) {
+	record, output, err := l.find(ctx, id, "")
+	return record, output.Text, err
+}
+
+// FindRecord is [Ledger.Find] without the output, which may be long.
+func (l *Ledger) FindRecord(ctx context.Context, id jobs.RunID) (*Record, error) {
+	record, _, err := l.find(ctx, id, "0")
+	return record, err
+}
+
+// FindOutput is [Ledger.Find] with the output of one attempt. Attempt 0 is the last one that has
+// printed something.
+func (l *Ledger) FindOutput(ctx context.Context, id jobs.RunID, attempt int) (*Record, Output, error) {
+	which := ""
+	if attempt != 0 {
+		which = strconv.Itoa(attempt)
+	}
+	return l.find(ctx, id, which)
+}
+
+// Output is the end of what an attempt has printed. It is stored when the attempt ends, unless its
+// worker has died or lost its lease.
+type Output struct {
+	Attempt int // 0: none is stored
+	Text    string
+}
+
+// find returns one run and the output of an attempt, as find.lua takes it.
+func (l *Ledger) find(ctx context.Context, id jobs.RunID, attempt string) (*Record, Output, error) {
 	job := id.Job()
-	fail := func(err error) (*Record, string, error) { return nil, "", fmt.Errorf("run %s: %w", id, err) }
+	fail := func(err error) (*Record, Output, error) { return nil, Output{}, fmt.Errorf("run %s: %w", id, err) }
 	if job == "" {
 		return fail(ErrUnknown)
 	}
-	r := space.Read(l.run(ctx, "find", job, string(id)))
+	r := space.Read(l.run(ctx, "find", job, string(id), attempt))
+	outputOf := func() Output {
+		text := r.Text()
+		return Output{int(r.Number()), text}
+	}
 	switch outcome := outcomeOf(r); outcome {
 	case "open":
-		record, log, args, output := r.Text(), r.Text(), r.Text(), r.Text()
+		record, log, args, output := r.Text(), r.Text(), r.Text(), outputOf()
 		if r.Err != nil {
 			return fail(r.Err)
 		}
@@ -39,7 +74,7 @@ func (l *Ledger) Find(ctx context.Context, id jobs.RunID) (*Record, string, erro
 		decoded.Parked = decoded.State.Final()
 		return decoded, output, nil
 	case "done":
-		text, output := r.Text(), r.Text()
+		text, output := r.Text(), outputOf()
 		if r.Err != nil {
 			return fail(r.Err)
 		}

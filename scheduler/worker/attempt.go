@@ -224,7 +224,7 @@ func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed) []ledger.Due {
 		secrets = append(secrets, job.ArgSecrets(argsOf(claimed, job))...)
 		executor, err = w.executor(job)
 	}
-	redactor, tail := jobs.NewRedactor(secrets), jobs.NewTail(0)
+	redactor, tail := jobs.NewRedactor(secrets), jobs.NewTail(claimed.Job.Output.Size())
 	// The error of a Go handler may wrap any of the errors that mean something here, for example
 	// the locks.ErrLost of a lock that it has acquired itself. Such an error is a failure.
 	declined := errors.Is(err, jobs.ErrUnknownHandler) || errors.Is(err, jobs.ErrUnknownKeys)

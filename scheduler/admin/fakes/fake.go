@@ -231,6 +231,15 @@ func (f *Fake) Find(_ context.Context, id jobs.RunID) (*ledger.Record, string, e
 	return nil, "", fmt.Errorf("run %s: %w", id, ledger.ErrUnknown)
 }
 
+// FindOutput returns a run and its output, which is that of its last attempt.
+func (f *Fake) FindOutput(ctx context.Context, id jobs.RunID, attempt int) (*ledger.Record, ledger.Output, error) {
+	record, text, err := f.Find(ctx, id)
+	if err != nil || text == "" || record.Last() == nil || attempt != 0 && attempt != record.Last().Number {
+		return record, ledger.Output{}, err
+	}
+	return record, ledger.Output{Attempt: record.Last().Number, Text: text}, nil
+}
+
 // Jobs returns Registered.
 func (f *Fake) Jobs(context.Context) ([]ledger.JobRecord, error) { return f.Registered, f.read() }
 

@@ -110,17 +110,8 @@ func (s *Server) routes() {
 		}
 		return snapshot.Worker(locks.SessionID(q.path("id")))
 	}).as("getWorker", "One worker")
-	s.handle(v1+"runs/{id}/output", func(w http.ResponseWriter, r *http.Request) error {
-		q, err := ask(r)
-		if err != nil {
-			return err
-		}
-		found, err := s.find(r.Context(), q)
-		if err == nil {
-			write(w, http.StatusOK, plainText, []byte(found.output))
-		}
-		return err
-	}).givesText(http.StatusOK, "text/plain").as("getOutput", "The tail of the output of a run's last attempt")
+	s.handle(v1+"runs/{id}/output", s.output).asks("attempt").givesText(http.StatusOK, "text/plain").
+		as("getOutput", "The end of the output of an attempt of a run")
 }
 
 // openAPI answers with the document of the API.

@@ -22,8 +22,9 @@
 //	                             name next is in jobs?job=next
 //	/api/v1/runs                 the outstanding ones first, then the finished ones; ?group=error:
 //	                             counted by their errors, as admin.ErrorGroup
-//	/api/v1/runs/{id}            with "waiting_for": why it does not run; and runs/{id}/output: the
-//	                             tail of its last attempt's output, as plain text
+//	/api/v1/runs/{id}            with "waiting_for": why it does not run
+//	/api/v1/runs/{id}/output     ?attempt=: the end of that attempt's output, else of the last one
+//	                             that has printed something, as plain text
 //	/api/v1/locks                and locks/{lock}: a lock without a holder is not an error, its
 //	                             list of holders is empty
 //	/api/v1/waits                in the order of their tickets

@@ -10,8 +10,9 @@
 --
 -- A success is plain when its attempt is the running one, was not asked to stop, its run has never
 -- crashed, and its hold is still as it was granted: nothing but exclusive locks, without limits,
--- which no request waits for and which were not revoked. The first write is a removal, so that a
--- full Redis does not refuse it.
+-- which no request waits for and which were not revoked. After earlier attempts, it has no output,
+-- which would have to join theirs. The first write is a removal, so that a full Redis does not
+-- refuse it.
 do
   local match, find = string.match, string.find
   -- A plain record. All other fields are as in a new one.
@@ -34,7 +35,7 @@ do
       -- patterns take long on long records
       if k > 1 and (bytes > 98304 or #bundles > 500 and #record > 8192) then record = '' end
       local n, made, job, tick, token, hid, session, attempt, started, tally, rest, items = match(record, PLAIN)
-      if n and token == ARGV[at + 1] and hid == ARGV[at + 2] and not seen[id] then
+      if n and token == ARGV[at + 1] and hid == ARGV[at + 2] and not seen[id] and (attempt == '1' or ARGV[at + output] == '') then
         seen[id] = true
         local from = exclusive(items, bundles)
         if from then -- the others are finished one by one

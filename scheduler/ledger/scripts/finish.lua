@@ -47,7 +47,7 @@ if not run then
 end
 if not last then return done('fenced', run[R_STATE], run[R_TOKEN]) end
 
-local function output() if ARGV[7] ~= '' then call('HSET', OUTPUT, id, ARGV[7]) end end
+local function output() if ARGV[7] ~= '' then call('HSET', OUTPUT, id, withOutput(id, run, outcome == 'succeeded', ARGV[7])) end end
 
 if outcome == 'succeeded' then
   local reason = ''
