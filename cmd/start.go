@@ -366,7 +366,7 @@ func workerOptions(config *configs.Config, conn *connection, handlers *jobs.Regi
 			"handler": handlers,
 		},
 		Version: readBuild().short(), Config: digest(config.Jobs),
-		Abort: abort, Logger: log,
+		LogOutput: settings.Log.Output, Abort: abort, Logger: log,
 	}, nil
 }
 

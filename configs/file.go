@@ -285,6 +285,11 @@ type Log struct {
 
 	// auto is text on a terminal, otherwise json.
 	Format string `yaml:"format" enum:"auto,text,json" default:"auto" example:"json"`
+
+	// Log each line that jobs print, too, with job, run and attempt: up to 4KiB of a line, and up
+	// to 1000 lines of an attempt in a second after its first 5000. The values of ${...} are
+	// redacted as in the stored output. An http job prints its response.
+	Output bool `yaml:"output" default:"false" example:"true"`
 }
 
 // definition is the place where a file defines a job or permits.

@@ -229,9 +229,15 @@ func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed) []ledger.Due {
 	// the locks.ErrLost of a lock that it has acquired itself. Such an error is a failure.
 	declined := errors.Is(err, jobs.ErrUnknownHandler) || errors.Is(err, jobs.ErrUnknownKeys)
 	if err == nil {
-		output := redactor.Writer(tail)
+		to, closeLog := io.Writer(tail), func() {}
+		if w.o.LogOutput {
+			logged := newLines(w.log.With("job", record.Job, "run", record.ID, "attempt", number))
+			to, closeLog = io.MultiWriter(tail, logged), logged.close
+		}
+		output := redactor.Writer(to)
 		err = w.execute(ctx, executor, hold, claimed, job, redactor, output, log)
-		_ = output.Close() // a tail accepts everything
+		_ = output.Close() // a tail and a log accept everything
+		closeLog()
 	}
 	abandoned := errors.Is(err, jobs.ErrAbandoned) && w.abandons()
 	terminated := errors.Is(err, jobs.ErrTerminated) && context.Cause(ctx) == nil && !errors.Is(err, jobs.ErrTimeout) && w.drainsSoon()

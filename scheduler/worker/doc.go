@@ -123,6 +123,9 @@
 // secret args (see [jobs.Job.ArgSecrets]), before the tail of the output is cut and before anything
 // is stored or logged: a tail that begins in the middle of a secret would show the rest of it.
 //
+// With Options.LogOutput the same text goes to the log, line by line: up to 4 KiB of each line, and
+// up to 1,000 lines of each attempt in a second after the first 5,000. The rest is counted.
+//
 // # A reload
 //
 // [Worker.SetJobs] declares the permits of the new config, as [Worker.Run] does before any claim,

@@ -74,6 +74,9 @@ type Options struct {
 	// substituted values are kept out of the attempt's output and errors.
 	Expand func(*jobs.Job) (*jobs.Job, []jobs.Secret, error)
 
+	// LogOutput makes the worker log each line that an attempt prints, after secrets were removed.
+	LogOutput bool
+
 	// Executors do the work of jobs, by the name of its kind: see [jobs.KindNames]. This worker
 	// declines jobs of other kinds. It shows others the names of a [jobs.Registry].
 	Executors map[string]jobs.Executor
