@@ -55,7 +55,7 @@ func roles(settings configs.Settings, queues []string) []role {
 	list := []role{
 		{"worker", "lockstep start", slices.Concat([]string{space + "*", owners, announced, "asynq:servers*", "asynq:workers*"}, all),
 			[]string{notify, "asynq:cancel"}, slices.Concat(aclConnect, aclRead, aclWrite, aclSend, aclServe, []string{"info", "config|get"})},
-		{"operator", "the commands that act (run, cancel, pause, release), lock exec, and enqueue with --wait",
+		{"operator", "the commands that act (run, cancel, pause, release), lock exec, run output -f, and enqueue with --wait",
 			slices.Concat([]string{space + "*", owners, announced}, all), []string{notify},
 			slices.Concat(aclConnect, aclRead, aclWrite, aclSend, []string{"info", "config|get", "subscribe", "unsubscribe"})},
 		{"reader", "the commands that read (ls, show, explain), doctor", slices.Concat([]string{space + "*", owners, announced}, all), nil,

@@ -116,7 +116,7 @@ jobs:
   hello: {command: ["true"]}
   bill: {queue: low, command: [sleep, "0.3"], lock: {exclusive: [bill], permits: {api: 1}}}
   fails: {command: ["false"], retry: {max: 1, initial: 10ms}}
-  long: {command: [sleep, "30"]}
+  long: {command: [sh, -c, "echo begins; sleep 30"]}
 `)
 	admin := server.Client(t)
 	stdout, stderr, code := runTool(t, toolEnv(t), "doctor", "--acl", "-c", config)
@@ -166,6 +166,7 @@ jobs:
 		does(operator, 0, "enqueue", "bill", "--id", fmt.Sprint(i))
 	}
 	does(operator, 0, "job", "run", "long", "--id", "l")
+	follower := launch(t, operator, "run", "output", "-f", "long#l")
 	does(operator, 0, "lock", "exec", "--exclusive", "desk", "--", "true")
 	does(operator, 0, "job", "pause", "tick")
 	does(operator, 0, "job", "resume", "tick")
@@ -190,6 +191,9 @@ jobs:
 		stdout, _, _ := runTool(t, reader, "run", "show", "long#l", "-o", "json")
 		return strings.Contains(stdout, `"state": "canceled"`)
 	})
+	if code := follower.code(30 * time.Second); code != exitRun {
+		t.Errorf("a follower of the canceled run exits %d, want %d", code, exitRun)
+	}
 	first.signal(syscall.SIGTERM)
 	first.code(30 * time.Second)
 

@@ -292,12 +292,6 @@ var errWaited = errors.New("waited long enough")
 // await waits for the end of a run. The error carries the exit code for the outcome. While Redis is
 // unreachable, await keeps trying.
 func (t *tool) await(ctx context.Context, conn *connection, id jobs.RunID, limit time.Duration) error {
-	return t.follow(ctx, conn, id, limit, func(*ledger.Record, string) error { return nil })
-}
-
-// follow is await with a callback: show receives the record of the run and the output of its last
-// attempt, again and again, and finally as they are when the run has ended.
-func (t *tool) follow(ctx context.Context, conn *connection, id jobs.RunID, limit time.Duration, show func(*ledger.Record, string) error) error {
 	if limit > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, limit, errWaited)
@@ -306,12 +300,7 @@ func (t *tool) follow(ctx context.Context, conn *connection, id jobs.RunID, limi
 	const first, longest = 50 * time.Millisecond, time.Second
 	state, away := ledger.State(""), false
 	for wait := first; ; wait = min(wait*5/4, longest) {
-		record, output, err := conn.ledger.Find(ctx, id)
-		if err == nil {
-			if err := show(record, output); err != nil {
-				return err
-			}
-		}
+		record, err := conn.ledger.FindRecord(ctx, id)
 		switch {
 		case ctx.Err() != nil:
 		case errors.Is(err, ledger.ErrUnknown):

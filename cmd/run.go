@@ -233,13 +233,17 @@ func (t *tool) runOutputCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "output RUN", Short: "Print the end of the output of an attempt at a run",
 		Long: `Print the end of the output of a run's last attempt that has printed something, or with --attempt that of another
-one. Output is stored when an attempt ends, so that of a running attempt is not shown. A run keeps the outputs of
-its last 8 attempts, as much of each as output.keep of its job says, and up to 2MiB together. -f waits for the end
-of the run and prints the output of each attempt when it ends, and the outcomes of attempts to stderr; its exit
-code is 5 if the run does not succeed.`,
+one. Output is stored when an attempt ends. A run keeps the outputs of its last 8 attempts, as much of each as
+output.keep of its job says, and up to 2MiB together.
+
+-f follows the run until it ends: it prints what an attempt prints while it runs, beginning with the end of what it
+has printed so far, and continues with the next attempt, also on another worker. To stderr it prints why the run
+waits, where attempts run and how they end, and what was left out: a job that prints faster than about 300 KiB a
+second is not slowed down. The exit code is 5 if the run does not succeed. A worker of an older build passes nothing
+on; then the output is printed when the attempt ends.`,
 		Args: oneArg("a RUN"),
 	}
-	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "wait for the end of the run, and print the output of each attempt")
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "print the output while the run is in progress, until it ends")
 	cmd.Flags().IntVar(&attempt, "attempt", 0, "print the output of attempt `N` (default: the last one that has printed something)")
 	cmd.RunE = t.reads(func(ctx context.Context, conn *connection, args []string) error {
 		given := cmd.Flags().Changed("attempt")
@@ -249,20 +253,19 @@ code is 5 if the run does not succeed.`,
 		case given && attempt < 1:
 			return misuse(cmd, "--attempt %d: attempts count from 1", attempt)
 		}
-		id := jobs.RunID(args[0])
-		record, output, err := conn.ledger.FindOutput(ctx, id, attempt)
+		if follow {
+			return t.followOutput(ctx, conn, args[0])
+		}
+		record, output, err := conn.ledger.FindOutput(ctx, jobs.RunID(args[0]), attempt)
 		if err != nil {
 			return noRun(args[0], err)
-		}
-		if follow {
-			return t.follow(ctx, conn, id, 0, t.outputs(record))
 		}
 		switch last := record.Last(); {
 		case given && output.Attempt == 0:
 			return admin.NoOutput(record, attempt)
 		case given:
 		case output.Attempt == 0 && !record.State.Final():
-			fmt.Fprintf(t.stderr, "no output yet: it is stored when an attempt ends, and the run is %s\n", record.State)
+			fmt.Fprintf(t.stderr, "no output yet: it is stored when an attempt ends, and the run is %s (-f follows it)\n", record.State)
 		case output.Attempt > 0 && last != nil && output.Attempt < last.Number:
 			fmt.Fprintf(t.stderr, "lockstep: this is the output of attempt %d; that of attempt %d is not stored\n", output.Attempt, last.Number)
 		}
@@ -271,29 +274,59 @@ code is 5 if the run does not succeed.`,
 	return cmd
 }
 
-// outputs returns a function that prints the output of each attempt that has ended, beginning with
-// the last one so far. An attempt that printed nothing leaves the output of the one before, which
-// is not printed again.
-func (t *tool) outputs(record *ledger.Record) func(*ledger.Record, string) error {
-	shown, last := 0, "" // the last attempt known to have ended, and the output printed last
-	for _, a := range record.Attempts {
-		if !a.Finished.IsZero() {
-			shown = a.Number
-		}
-	}
-	return func(record *ledger.Record, output string) error {
-		for _, a := range record.Attempts {
-			if a.Finished.IsZero() || a.Number <= shown {
-				continue
+// followOutput prints what the attempts at a run print, until the run has ended. The error carries
+// the exit code for the outcome. While Redis is unreachable, followOutput keeps trying.
+func (t *tool) followOutput(ctx context.Context, conn *connection, name string) error {
+	follower := conn.reader.Follow(jobs.RunID(name))
+	for begun, away := false, false; ; begun = true {
+		events, err := follower.Next(ctx)
+		for _, event := range events {
+			if err := t.printEvent(name, event); err != nil {
+				return err
 			}
-			shown = a.Number
-			line := sum(": ", fmt.Sprintf("attempt %d on %s %s", a.Number, a.Worker, a.Outcome), firstLine(a.Error))
-			fmt.Fprintf(t.stderr, "lockstep: %s\n", oneLine(line))
 		}
-		if output == last {
-			return nil
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err != nil && !begun:
+			return noRun(name, err)
+		case errors.Is(err, ledger.ErrUnknown):
+			return fmt.Errorf("%w: it is no longer kept", err)
+		case err != nil:
+			if !away {
+				fmt.Fprintf(t.stderr, "lockstep: cannot read the run, retrying: %v\n", err)
+			}
+			away = true
+		case follower.Ended():
+			record, err := conn.ledger.FindRecord(ctx, jobs.RunID(name))
+			if err != nil {
+				return err
+			}
+			return outcome(record)
+		default:
+			away = false
 		}
-		last = output
-		return t.write(output)
+		if !pause(ctx, follower.Pause()) {
+			return ctx.Err()
+		}
 	}
+}
+
+// printEvent prints the output of a followed run to stdout, and everything else to stderr.
+func (t *tool) printEvent(run string, e admin.FollowEvent) error {
+	line := ""
+	switch e.Kind {
+	case admin.FollowOutput:
+		return t.write(e.Text)
+	case admin.FollowWaiting:
+		line = fmt.Sprintf("run %s does not run yet: %s", run, e.Text)
+	case admin.FollowAttempt:
+		line = sum(": ", fmt.Sprintf("attempt %d on %s %s", e.Attempt, e.Worker, e.State), firstLine(e.Text))
+	case admin.FollowNote:
+		line = e.Text
+	case admin.FollowEnd: // the exit code and its error say how
+		return nil
+	}
+	fmt.Fprintf(t.stderr, "lockstep: %s\n", oneLine(line))
+	return nil
 }

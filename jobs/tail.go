@@ -61,9 +61,7 @@ func (t *Tail) Write(p []byte) (int, error) {
 // first line gives their number.
 func (t *Tail) String() string {
 	t.mu.Lock()
-	kept := make([]byte, 0, len(t.ring))
-	kept = append(kept, t.ring[t.next:]...)
-	kept = append(kept, t.ring[:t.next]...)
+	kept := t.bytes()
 	omitted := t.total - int64(len(kept))
 	t.mu.Unlock()
 
@@ -82,4 +80,16 @@ func (t *Tail) String() string {
 		text = fmt.Sprintf("[%d bytes left out]\n", omitted) + text
 	}
 	return text
+}
+
+// Bytes returns the kept bytes as they were written.
+func (t *Tail) Bytes() []byte {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.bytes()
+}
+
+// bytes returns a copy of the kept bytes. The caller holds mu.
+func (t *Tail) bytes() []byte {
+	return append(append(make([]byte, 0, len(t.ring)), t.ring[t.next:]...), t.ring[:t.next]...)
 }

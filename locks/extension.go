@@ -37,8 +37,9 @@ type ExtensionOptions struct {
 	// must not block. May be nil.
 	OnOffer func()
 
-	// OnNotice receives messages that a script of another package, such as package ledger, sends to
-	// all sessions. It is called like OnOffer. A notice may be lost. May be nil.
+	// OnNotice receives messages that a script of another package, such as package ledger, sends
+	// to this session, or to all sessions. It is called like OnOffer. A notice may be lost. May be
+	// nil.
 	OnNotice func(notice string)
 }
 

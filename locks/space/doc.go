@@ -42,7 +42,7 @@
 //   - keptBack: the classes of waits that get no offers
 //   - takeDesk: makes a session the one that picks up offers
 //   - sessionsByLease, cardOf: the sessions, and what each publishes about itself
-//   - notifyAll: sends a message to live sessions
+//   - notify, notifyAll: send a message to a session, and to live sessions
 //   - space: creates the slow path, S
 //   - S.grace: for how long nothing is granted
 //   - S.unfit, S.blocked, S.describe: what keeps a request from its bundle

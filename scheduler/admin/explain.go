@@ -134,7 +134,7 @@ func ticksOf(id jobs.RunID) (first, last time.Time, is bool) {
 
 // find returns the record of a run, or nil.
 func (r *Reader) find(ctx context.Context, id jobs.RunID) (*ledger.Record, error) {
-	record, _, err := r.book.Find(ctx, id)
+	record, err := r.book.FindRecord(ctx, id)
 	if errors.Is(err, ledger.ErrUnknown) {
 		return nil, nil
 	}

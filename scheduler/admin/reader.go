@@ -36,7 +36,9 @@ type Book interface {
 	EndedEntries(ctx context.Context, pages []ledger.EndedPage) ([][]ledger.EndedEntry, error)
 	EndedRecords(ctx context.Context, entries []ledger.EndedEntry) ([]*ledger.Record, error)
 	Find(ctx context.Context, id jobs.RunID) (*ledger.Record, string, error)
+	FindRecord(ctx context.Context, id jobs.RunID) (*ledger.Record, error)
 	FindOutput(ctx context.Context, id jobs.RunID, attempt int) (*ledger.Record, ledger.Output, error)
+	Follow(ctx context.Context, id jobs.RunID, last int64) (*ledger.Followed, error)
 	Jobs(ctx context.Context) ([]ledger.JobRecord, error)
 	Job(ctx context.Context, name string) (ledger.JobRecord, error)
 	Acts(ctx context.Context, before string, limit int) ([]ledger.ActRecord, error)
@@ -124,7 +126,7 @@ func (r *Reader) namedRun(ctx context.Context, filter RunFilter) (listed []item,
 	if id.Job() == "" {
 		return nil, false, nil
 	}
-	record, _, err := r.book.Find(ctx, id)
+	record, err := r.book.FindRecord(ctx, id)
 	if errors.Is(err, ledger.ErrUnknown) {
 		return nil, false, nil
 	}
@@ -171,16 +173,31 @@ func (r *Reader) Run(ctx context.Context, id jobs.RunID) (*Run, string, error) {
 	if err != nil {
 		return nil, "", err
 	}
+	run, err := r.runOf(ctx, record)
+	return run, output, err
+}
+
+// RunWithoutOutput is [Reader.Run] without the output, which may be long.
+func (r *Reader) RunWithoutOutput(ctx context.Context, id jobs.RunID) (*Run, error) {
+	record, err := r.book.FindRecord(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	return r.runOf(ctx, record)
+}
+
+// runOf returns a run, with the reason if it does not run.
+func (r *Reader) runOf(ctx context.Context, record *ledger.Record) (_ *Run, err error) {
 	run := newRun(record)
 	if run.WaitingFor, err = r.waitingFor(ctx, record); err != nil {
-		return nil, "", err
+		return nil, err
 	}
 	if record.State != ledger.StateRunning || len(run.Attempts) == 0 {
-		return &run, output, nil
+		return &run, nil
 	}
 	sessions, _, err := r.space.Sessions(ctx)
 	if err != nil {
-		return nil, "", err
+		return nil, err
 	}
 	last := &run.Attempts[len(run.Attempts)-1]
 	for _, s := range sessions {
@@ -188,7 +205,7 @@ func (r *Reader) Run(ctx context.Context, id jobs.RunID) (*Run, string, error) {
 			last.Stuck = stuckOf(newSession(s).card, last.Token)
 		}
 	}
-	return &run, output, nil
+	return &run, nil
 }
 
 // Ticks returns the outcomes of the ticks of a job: those with outstanding runs first, the last due
@@ -200,7 +217,7 @@ func (r *Reader) Ticks(ctx context.Context, job string, limit int) ([]Tick, erro
 
 // State returns the state of a run, and reads less than [Reader.Run].
 func (r *Reader) State(ctx context.Context, id jobs.RunID) (ledger.State, error) {
-	record, _, err := r.book.Find(ctx, id)
+	record, err := r.book.FindRecord(ctx, id)
 	if err != nil {
 		return "", err
 	}

@@ -119,8 +119,8 @@ func hasArgs(record *ledger.Record) bool {
 	return record != nil && !slices.Contains([]string{"", "null", "{}"}, string(record.Args))
 }
 
-// Outstanding, OpenRecords, EndedRecords, Find and FindOutput are those of the book, with hidden
-// args.
+// Outstanding, OpenRecords, EndedRecords, Find, FindRecord and FindOutput are those of the book,
+// with hidden args.
 func (v *veil) Outstanding(ctx context.Context, job string, limit int) ([]*ledger.Record, error) {
 	records, err := v.Book.Outstanding(ctx, job, limit)
 	return v.hide(ctx, records, err)
@@ -143,6 +143,15 @@ func (v *veil) Find(ctx context.Context, id jobs.RunID) (*ledger.Record, string,
 		return nil, "", err
 	}
 	return records[0], output, nil
+}
+
+func (v *veil) FindRecord(ctx context.Context, id jobs.RunID) (*ledger.Record, error) {
+	record, err := v.Book.FindRecord(ctx, id)
+	records, err := v.hide(ctx, []*ledger.Record{record}, err)
+	if err != nil {
+		return nil, err
+	}
+	return records[0], nil
 }
 
 func (v *veil) FindOutput(ctx context.Context, id jobs.RunID, attempt int) (*ledger.Record, ledger.Output, error) {

@@ -332,7 +332,7 @@ func (s session) has(handler string) bool {
 // ExplainRun describes what happened to a run, whatever its trigger, and why it does not run, if it
 // does not.
 func (r *Reader) ExplainRun(ctx context.Context, id jobs.RunID) (*Explanation, error) {
-	record, _, err := r.book.Find(ctx, id)
+	record, err := r.book.FindRecord(ctx, id)
 	if err != nil {
 		return nil, err
 	}

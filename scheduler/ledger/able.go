@@ -224,6 +224,9 @@ const (
 	NoticeAside = "aside" // runs were set aside: [Ledger.Pick]
 	// a worker has left, and with it perhaps definitions or duty: [Ledger.Leave]
 	NoticeLeft = "left"
+	// NoticeOutput comes before a run that a client follows. It asks the worker of the run, which
+	// alone receives it, to pass on what the attempt prints: [Ledger.Follow].
+	NoticeOutput = "output:"
 )
 
 const (

@@ -126,6 +126,20 @@ var historyKeys = []string{
 	"output",
 }
 
+// liveKey and a run is the key of what the attempts at the run print while a client follows it: see
+// [Ledger.Follow]. It comes last in the scripts follow and pass. It is the only key with a time to
+// live, since losing it costs nothing. HASH by field:
+//   - until: server ms until which a client follows the run; the key expires some seconds later
+//   - token: of the attempt that passes its output on; missing when a new client needs it from the
+//     tail on
+//   - first: the number of the entry that begins with that tail
+//   - asked: server ms at which the worker was last asked to
+//   - n: the number of the last entry
+//   - e0 to e31: the last entries, n in that of n % 32: its number, the attempt, where the text
+//     begins and ends in the output of the attempt, 1 if that ends there, else 0, the text; joined
+//     by \31
+const liveKey = "live:"
+
 // storedRun is a value of the key run, its fields joined by \31. The tag new is what a new run has.
 // Times are server milliseconds. A field without a value is empty.
 type storedRun struct {

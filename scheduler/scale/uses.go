@@ -187,6 +187,7 @@ func (m *meter) usesOfRuns() []use {
 		}},
 		{"runs of 100 KiB end", some(20, big, 0), func(ctx context.Context) error { return m.work(ctx, m.job, runs, "") }},
 		{"runs with outputs of 100 KiB end", some(20, "null", 0), func(ctx context.Context) error { return m.work(ctx, m.job, runs, big) }},
+		{"a followed run prints 1 MiB in each of two attempts", some(1, "null", 0), func(ctx context.Context) error { return m.follow(ctx, runs[0]) }},
 		{"runs of 990 locks begin and end", func(ctx context.Context) error {
 			runs = nil
 			for i := range 20 {
@@ -375,6 +376,51 @@ func (m *meter) work(ctx context.Context, job *jobs.Job, runs []*ledger.Enqueued
 	for i, finished := range m.ledger.FinishAll(ctx, finishes) {
 		if finished == nil {
 			return fmt.Errorf("finish of %s was not answered", runs[i].Run)
+		}
+	}
+	return nil
+}
+
+// follow runs two attempts at a run. Each prints as much as is kept of its output, and as Redis
+// keeps for the clients that follow it.
+func (m *meter) follow(ctx context.Context, run *ledger.Enqueued) error {
+	due, output := run.Due[0], strings.Repeat("x", jobs.MaxTail)
+	for attempt, outcome := range []ledger.Outcome{ledger.OutcomeHandBack, ledger.OutcomeSuccess} {
+		request, err := m.locks.Extension().Begin()
+		if err != nil {
+			return err
+		}
+		claimed, err := m.ledger.Claim(ctx, request, due, time.Second, nil)
+		if err != nil {
+			return err
+		}
+		if claimed.Outcome != ledger.ClaimGranted {
+			return fmt.Errorf("claim of %s: %s", run.Run, claimed.Outcome)
+		}
+		hold := request.Granted(ctx, claimed.Grant())
+		m.locks.Extension().Freeing(hold)
+		defer m.locks.Extension().Released(hold)
+		passing := ledger.Passing{Run: run.Run, Token: hold.Token(), Attempt: attempt + 1}
+		for i := range int64(16) {
+			passing.Printed = append(passing.Printed, ledger.Printed{From: i << 14, Upto: (i + 1) << 14, Text: output[:1<<14]})
+		}
+		for round := range 3 {
+			passing.First = round == 0
+			if _, err := m.ledger.Follow(ctx, run.Run, 0); err != nil {
+				return err
+			}
+			if err := m.ledger.PassOn(ctx, []ledger.Passing{passing})[0]; err != nil {
+				return err
+			}
+		}
+		finished, err := m.ledger.Finish(ctx, ledger.Finish{Run: run.Run, Job: m.job, Token: hold.Token(), Hold: hold.ID(), Outcome: outcome, Output: output})
+		if err != nil {
+			return err
+		}
+		for _, d := range finished.Due {
+			if d.Run == run.Run {
+				due = d
+			}
 		}
 	}
 	return nil

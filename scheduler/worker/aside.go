@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"slices"
+	"strings"
 	"time"
 
 	"lockstep/jobs"
@@ -173,8 +174,12 @@ func (w *Worker) pushForOlder(ctx context.Context) error {
 	return nil
 }
 
-// notice handles a notice that a script has sent to all sessions.
+// notice handles a notice that a script has sent.
 func (w *Worker) notice(notice string) {
+	if run, is := strings.CutPrefix(notice, ledger.NoticeOutput); is {
+		w.followed(jobs.RunID(run))
+		return
+	}
 	switch ticks := w.loop.Load(); notice {
 	case ledger.NoticeAside:
 		w.lookAside()

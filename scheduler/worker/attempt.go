@@ -215,7 +215,8 @@ func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed) []ledger.Due {
 
 	ctx, cancel := context.WithCancelCause(hold.Context())
 	defer cancel(nil)
-	own := &stopper{cancel}
+	printed := newPrinted(record, claimed.Job.Output.Size())
+	own := &stopper{cancel, printed}
 	w.running.Store(record.ID, own)
 	// From here on no value of a ${...} or of a secret arg must get into Redis or into a log.
 	job, secrets, err := w.expand(claimed)
@@ -224,19 +225,19 @@ func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed) []ledger.Due {
 		secrets = append(secrets, job.ArgSecrets(argsOf(claimed, job))...)
 		executor, err = w.executor(job)
 	}
-	redactor, tail := jobs.NewRedactor(secrets), jobs.NewTail(claimed.Job.Output.Size())
+	redactor := jobs.NewRedactor(secrets)
 	// The error of a Go handler may wrap any of the errors that mean something here, for example
 	// the locks.ErrLost of a lock that it has acquired itself. Such an error is a failure.
 	declined := errors.Is(err, jobs.ErrUnknownHandler) || errors.Is(err, jobs.ErrUnknownKeys)
 	if err == nil {
-		to, closeLog := io.Writer(tail), func() {}
+		to, closeLog := io.Writer(printed), func() {}
 		if w.o.LogOutput {
 			logged := newLines(w.log.With("job", record.Job, "run", record.ID, "attempt", number))
-			to, closeLog = io.MultiWriter(tail, logged), logged.close
+			to, closeLog = io.MultiWriter(printed, logged), logged.close
 		}
 		output := redactor.Writer(to)
 		err = w.execute(ctx, executor, hold, claimed, job, redactor, output, log)
-		_ = output.Close() // a tail and a log accept everything
+		_ = output.Close() // both accept everything
 		closeLog()
 	}
 	abandoned := errors.Is(err, jobs.ErrAbandoned) && w.abandons()
@@ -249,8 +250,9 @@ func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed) []ledger.Due {
 		reason = redactor.Text(err.Error())
 	}
 	w.running.CompareAndDelete(record.ID, own)
+	w.endOutput(printed)
 	finish := ledger.Finish{
-		Run: record.ID, Job: claimed.Job, Token: hold.Token(), Hold: hold.ID(), Output: tail.String(), Error: reason,
+		Run: record.ID, Job: claimed.Job, Token: hold.Token(), Hold: hold.ID(), Output: printed.String(), Error: reason,
 	}
 	switch delay, asked := jobs.RetryDelay(err); {
 	case err == nil:

@@ -126,6 +126,21 @@
 // With Options.LogOutput the same text goes to the log, line by line: up to 4 KiB of each line, and
 // up to 1,000 lines of each attempt in a second after the first 5,000. The rest is counted.
 //
+// # Live output
+//
+// A client that follows a run ([ledger.Ledger.Follow]) makes a script send a notice to the worker
+// of the run. From then on the worker passes on what the attempt prints, redacted like all of it:
+// first the tail that it has kept so far, then what is new, five times a second, up to 64 KiB each
+// time. A job that prints faster does not wait: its followers miss parts. Up to 16 attempts of a
+// worker are followed at a time. The rest is passed on before the end of the attempt is recorded,
+// so a follower that sees the end has the output.
+//
+// All clients read the same key, so many of them cost the worker no more than one. For a client
+// that comes when the beginning is no longer in that key, the worker begins anew with the tail; the
+// others skip what they have. Each client keeps the key alive for some seconds. When the last one
+// has left, the key expires, the next call finds none, and the worker stops. While no client
+// follows a run, nothing is sent, and only the tail is kept.
+//
 // # A reload
 //
 // [Worker.SetJobs] declares the permits of the new config, as [Worker.Run] does before any claim,

@@ -169,6 +169,7 @@ type Worker struct {
 	// a time.Duration: by how much this host's clock is ahead of Redis'
 	clock   atomic.Int64
 	stuck   stuckAttempts
+	live    *live         // passes on what attempts print
 	leave   chan struct{} // closed when the drain stops waiting for handlers
 	running sync.Map      // jobs.RunID -> *stopper of the attempt that began last
 
@@ -239,7 +240,7 @@ func New(o Options) (*Worker, error) {
 	if err := scheduler.CheckJobs(o.Jobs); err != nil {
 		return nil, err
 	}
-	w := &Worker{o: o, log: o.Logger, queue: o.Queue, pusher: o.Pusher, often: repeats.New(o.Logger, "call"), aside: make(chan struct{}, 1), slots: semaphore.NewWeighted(int64(o.Concurrency)), leave: make(chan struct{})}
+	w := &Worker{o: o, log: o.Logger, queue: o.Queue, pusher: o.Pusher, often: repeats.New(o.Logger, "call"), aside: make(chan struct{}, 1), slots: semaphore.NewWeighted(int64(o.Concurrency)), leave: make(chan struct{}), live: newLive()}
 	w.stuck.tell = o.OnStuck
 	w.disputed.Store(new(map[string]string))
 	w.jobs.Store(newDefinitions(o.Jobs, o.Permits, o.Config))
@@ -455,6 +456,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	pushing, stop := context.WithCancel(running)
 	var pushes sync.WaitGroup
 	pushes.Go(func() { w.pusher.Run(pushing, w.log) })
+	pushes.Go(func() { w.passOutputs(pushing) })
 	defer pushes.Wait()
 	defer stop()
 
@@ -670,10 +672,13 @@ func (w *Worker) drift(ctx context.Context, jobs int) {
 	w.show(ctx)
 }
 
-// A stopper ends one attempt. Several attempts of a run may be in progress here: one that has lost
-// its locks, and whose handler ignores its context, and the next one. Each of them removes only its
-// own stopper.
-type stopper struct{ cancel context.CancelCauseFunc }
+// A stopper ends one attempt, and has what that prints. Several attempts of a run may be in
+// progress here: one that has lost its locks, with a handler that ignores its context, and the next
+// one. Each of them removes only its own stopper.
+type stopper struct {
+	cancel  context.CancelCauseFunc
+	printed *printed
+}
 
 // stop ends the last attempt at a run, if it is in progress here. Earlier ones have ended, or have
 // lost their locks.

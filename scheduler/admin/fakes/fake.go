@@ -24,6 +24,7 @@ type Fake struct {
 	Open         []*ledger.Record            // outstanding runs
 	Ended        map[string][]*ledger.Record // histories, by job
 	Outputs      map[jobs.RunID]string
+	Follows      map[jobs.RunID]*ledger.Followed
 	Registered   []ledger.JobRecord
 	Done         []ledger.ActRecord // the last first
 	PausedQueues []string
@@ -231,6 +232,12 @@ func (f *Fake) Find(_ context.Context, id jobs.RunID) (*ledger.Record, string, e
 	return nil, "", fmt.Errorf("run %s: %w", id, ledger.ErrUnknown)
 }
 
+// FindRecord returns a run.
+func (f *Fake) FindRecord(ctx context.Context, id jobs.RunID) (*ledger.Record, error) {
+	record, _, err := f.Find(ctx, id)
+	return record, err
+}
+
 // FindOutput returns a run and its output, which is that of its last attempt.
 func (f *Fake) FindOutput(ctx context.Context, id jobs.RunID, attempt int) (*ledger.Record, ledger.Output, error) {
 	record, text, err := f.Find(ctx, id)
@@ -238,6 +245,25 @@ func (f *Fake) FindOutput(ctx context.Context, id jobs.RunID, attempt int) (*led
 		return record, ledger.Output{}, err
 	}
 	return record, ledger.Output{Attempt: record.Last().Number, Text: text}, nil
+}
+
+// Follow returns an element of Follows, or else what is known from the record of a run.
+func (f *Fake) Follow(ctx context.Context, id jobs.RunID, _ int64) (*ledger.Followed, error) {
+	record, _, err := f.Find(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	if followed := f.Follows[id]; followed != nil {
+		return followed, nil
+	}
+	followed := &ledger.Followed{State: record.State}
+	if last := record.Last(); last != nil {
+		followed.Attempt = last.Number
+		if last.Finished.IsZero() {
+			followed.Worker = last.Worker
+		}
+	}
+	return followed, nil
 }
 
 // Jobs returns Registered.

@@ -98,13 +98,9 @@ func (s *Server) acts() {
 	retry := func(ctx context.Context, id jobs.RunID, by admin.Actor) (bool, error) {
 		return true, o.RetryRun(ctx, id, by)
 	}
-	run := func(ctx context.Context, id jobs.RunID) (*admin.Run, error) {
-		run, _, err := r.Run(ctx, id)
-		return run, err
-	}
-	s.act(v1+"runs/{id}/cancel", "cancel run", RoleOperator, changed("id", o.CancelRun, run)).
+	s.act(v1+"runs/{id}/cancel", "cancel run", RoleOperator, changed("id", o.CancelRun, r.RunWithoutOutput)).
 		as("cancelRun", "Cancel a run").takes(order{}, "reason").gives(http.StatusOK, admin.Run{})
-	s.act(v1+"runs/{id}/retry", "retry run", RoleOperator, changed("id", retry, run)).
+	s.act(v1+"runs/{id}/retry", "retry run", RoleOperator, changed("id", retry, r.RunWithoutOutput)).
 		as("retryRun", "Run a finished run again").takes(order{}, "reason").gives(http.StatusOK, admin.Run{})
 	s.act(v1+"workers/{id}/drain", "drain worker", RoleAdmin, changed("id", o.DrainWorker, r.Worker)).
 		as("drainWorker", "Let a worker finish its runs and take no more").takes(order{}, "reason").gives(http.StatusOK, admin.Worker{})
@@ -204,7 +200,7 @@ func (s *Server) enqueued(ctx context.Context, enqueued *ledger.Enqueued, err er
 	if enqueued.Exists {
 		status = http.StatusOK
 	}
-	run, _, err := s.o.Reader.Run(ctx, enqueued.Run)
+	run, err := s.o.Reader.RunWithoutOutput(ctx, enqueued.Run)
 	return status, run, err
 }
 

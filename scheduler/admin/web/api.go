@@ -110,8 +110,9 @@ func (s *Server) routes() {
 		}
 		return snapshot.Worker(locks.SessionID(q.path("id")))
 	}).as("getWorker", "One worker")
-	s.handle(v1+"runs/{id}/output", s.output).asks("attempt").givesText(http.StatusOK, "text/plain").
-		as("getOutput", "The end of the output of an attempt of a run")
+	s.handle(v1+"runs/{id}/output", s.output).asks("attempt", "follow").
+		givesText(http.StatusOK, "text/plain").givesText(http.StatusOK, "text/event-stream").
+		as("getOutput", "The end of the output of an attempt; with follow, server-sent events until the run has ended")
 }
 
 // openAPI answers with the document of the API.

@@ -56,7 +56,7 @@ func (s *Server) await(ctx context.Context, status int, run *admin.Run, limit ti
 	}
 	last, stop := context.WithTimeout(ctx, actLimit)
 	defer stop()
-	seen, _, err := s.o.Reader.Run(last, run.ID)
+	seen, err := s.o.Reader.RunWithoutOutput(last, run.ID)
 	switch {
 	case err != nil: // the run exists, whatever can be read now
 		return http.StatusAccepted, run, nil

@@ -185,7 +185,8 @@ func TestRepliesMatchTheirDocument(t *testing.T) {
 		"jobs", "jobs?note=late&limit=2", "jobs/nightly-backup", "jobs/settle-bills", "jobs/warm-cache", "jobs/nightly-backup/ticks?limit=2",
 		"jobs/nightly-backup/explain?at=2026-11-19T01:00:00Z", "jobs/settle-bills/explain?run=settle-bills%23second",
 		"runs", "runs?job=nightly-backup&state=failed", "runs?group=error", "runs/settle-bills%23second/output",
-		"runs/nightly-backup%402026-11-20T01:00:00Z/output?attempt=1", "locks", "locks/bill:1001", "locks/bill:1003", "locks/free",
+		"runs/nightly-backup%402026-11-20T01:00:00Z/output?attempt=1",
+		"runs/nightly-backup%402026-11-20T01:00:00Z/output?follow=true", "locks", "locks/bill:1001", "locks/bill:1003", "locks/free",
 		"waits", "holds", "holds?group=lock&kind=hold", "workers", "workers/web-2.p91qd3f7", "config", "whoami", "audit", "openapi.json",
 		"overview", "jobs/next?until=1h&limit=2",
 	} {

@@ -25,6 +25,8 @@
 //	/api/v1/runs/{id}            with "waiting_for": why it does not run
 //	/api/v1/runs/{id}/output     ?attempt=: the end of that attempt's output, else of the last one
 //	                             that has printed something, as plain text
+//	                             ?follow=true: what the attempts print while they print it, see Live
+//	                             output
 //	/api/v1/locks                and locks/{lock}: a lock without a holder is not an error, its
 //	                             list of holders is empty
 //	/api/v1/waits                in the order of their tickets
@@ -146,6 +148,25 @@
 // This package makes the document itself. A framework that makes it, such as huma, has its own form
 // of handlers, and makes its own decisions about bodies, errors and schemas: for the same
 // document, it would need all handlers rewritten, and half of these decisions undone.
+//
+// # Live output
+//
+// runs/{id}/output?follow=true is a stream of server-sent events until the run has ended, for an
+// EventSource or curl -N. The data of each is a JSON object, a [admin.FollowEvent]:
+//
+//	waiting  {"text"}: why the run does not run yet
+//	attempt  {"attempt", "worker", "state", "text"}: it is running, or how it has ended, and its
+//	         error
+//	output   {"attempt", "from", "to", "text"}: a part of the output, and its place in bytes (from 0
+//	         is omitted); or with "stored" the end of the output of an attempt that was not followed
+//	note     {"attempt", "text"}: why output is missing
+//	end      {"state", "text"}: how the run has ended; the client closes the stream
+//
+// The first output is the end of what the attempt has printed so far. The next attempt is followed,
+// too, on whatever worker it runs. The ID of an event is the place up to which the client has the
+// output: an EventSource that has lost its connection gets the rest. Output arrives within about a
+// second. A stream is sent a comment every 15 seconds; 64 streams are served at a time. When the
+// server has no connection left, a stream makes room for another client.
 //
 // # When Redis cannot be read
 //

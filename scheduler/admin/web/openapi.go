@@ -42,6 +42,7 @@ var parameters = map[string]struct {
 	"lock":    {"the name of a lock, escaped", object{"type": "string"}},
 	"queue":   {"the name of a queue, escaped", object{"type": "string"}},
 	"attempt": {"the number of an attempt of a run, from 1", object{"type": "integer", "minimum": 1}},
+	"follow":  {"true: what the attempts print while they print it", object{"type": "string", "enum": []string{"true", "false"}}},
 	"wait":    {"a duration of at most 5m: answer when the run has ended, or after that time", object{"type": "string"}},
 	"kind":    {"hold or wait: only entries of this kind", object{"type": "string", "enum": []admin.EntryKind{admin.KindHold, admin.KindWait}}},
 }
@@ -128,9 +129,11 @@ func (s *Server) operation(r *route, shapes *shapes) object {
 		default:
 			schema = object{"anyOf": schemas}
 		}
-		responses[strconv.Itoa(reply.status)] = object{
-			"description": http.StatusText(reply.status), "content": object{reply.media: object{"schema": schema}},
+		status := strconv.Itoa(reply.status)
+		if responses[status] == nil {
+			responses[status] = object{"description": http.StatusText(reply.status), "content": object{}}
 		}
+		responses[status].(object)["content"].(object)[reply.media] = object{"schema": schema}
 	}
 	for _, status := range r.problems(s.o.SignIn.mode) {
 		responses[strconv.Itoa(status)] = object{"$ref": "#/components/responses/Problem"}

@@ -101,7 +101,8 @@ type Server struct {
 	told  rate.Sometimes         // limits logging of Redis' refusals
 	lines *repeats.Counter[line] // of actions, done and refused
 
-	waiting atomic.Int64 // requests that wait for the end of their run
+	waiting   atomic.Int64 // requests that wait for the end of their run
+	followers atomic.Int64 // clients that follow output
 
 	// last is the last overview that could be read from Redis; nil before that. It is replaced,
 	// never changed.
