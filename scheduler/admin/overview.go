@@ -11,11 +11,11 @@ import (
 	"lockstep/scheduler/ledger"
 )
 
-// How much of each kind the page shows. The page counts the rest, and the API and the command line
-// list it.
+// How much of each kind the overview shows. It counts the rest, which other pages, the API and the
+// command line list.
 const (
-	showHolds    = 200
-	showWaits    = 100
+	showHolds    = 30
+	showWaits    = 25
 	showNoted    = 20
 	showNext     = 12
 	showPending  = 10

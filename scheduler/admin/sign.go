@@ -16,6 +16,9 @@ var signs = map[string]sign{
 	string(space.Offered):  {"◑", ledger.ToneBusy},
 	string(space.Lapsed):   {"◌", ledger.ToneWarn},
 	string(space.Kept):     {"‖", ledger.ToneWarn},
+	"crashed":              {"✗", ledger.ToneBad},
+	"lost lease":           {"!", ledger.ToneBad},
+	"handed back":          {"↩", ledger.ToneIdle},
 	"late":                 {"!", ledger.ToneBad},
 	"stuck":                {"!", ledger.ToneBad},
 	"paused":               {"‖", ledger.ToneWarn},
@@ -27,8 +30,9 @@ var signs = map[string]sign{
 	Gone:                   {"✗", ledger.ToneBad},
 }
 
-// SignOf returns the sign and the tone of a word: a state of a run, a wait or a worker, or one of
-// [Notes]. A view shows the sign beside the word, so that no reader needs to tell colors apart.
+// SignOf returns the sign and the tone of a word: a state of a run, a wait or a worker, an outcome
+// of an attempt, or one of [Notes]. A view shows the sign beside the word, so that no reader needs
+// to tell colors apart.
 func SignOf(word string) (mark string, tone ledger.Tone) {
 	if s, known := signs[word]; known {
 		return s.mark, s.tone

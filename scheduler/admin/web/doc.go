@@ -1,4 +1,4 @@
-// Package web shows the state of a fleet of workers over HTTP: as JSON, as a page, and as metrics.
+// Package web shows the state of a fleet of workers over HTTP: as JSON, as pages, and as metrics.
 // It also changes things: acts go through the [admin.Operator], and a request can make its worker
 // read its config again. Package admin has the shapes of the answers, and the reader behind them.
 //
@@ -9,7 +9,9 @@
 //
 // # Paths
 //
-//	/                            the page
+//	/                            the pages: the overview, and below it /jobs /jobs/{job}
+//	                             /jobs/{job}/explain /runs /runs/{id} /locks /locks/{lock} /workers
+//	                             /workers/{id} /config /audit, with the parameters of the API
 //	/livez                       200 while the process serves; it does not ask Redis
 //	/readyz                      200 while the worker may take runs, else 503: it drains, its
 //	                             session is in doubt, or Redis takes no writes
@@ -97,7 +99,8 @@
 // thing is read at most once a second and all of them get that answer; a client that asks during
 // the read waits for it. An answer is kept for five times as long as its read took, up to half a
 // minute, so that an installation with very much to show does not spend its Redis on being looked
-// at. The page shows the first few of each kind and counts the rest.
+// at. The overview shows the first few of each kind and counts the rest; a page of a list has 50
+// rows and a link to the next ones. Long names and texts are cut, so no page exceeds 200 KiB.
 //
 // # Events
 //
@@ -170,11 +173,12 @@
 //
 // # When Redis cannot be read
 //
-// The API answers 503. The page also answers 503, with a banner that gives the reason, above the
-// last data it read and their time. /livez stays 200: a probe that asks Redis would restart all
-// workers in an outage. /metrics continues to serve what the process itself counts, and reports
-// lockstep_redis_up 0 instead of the metrics of the lock space. A Redis that can be read but takes
-// no writes, for example because its memory is full, also makes lockstep_redis_up 0.
+// The API and the pages answer 503. The overview does so with a banner that gives the reason, above
+// the last data it read and their time; another page that is open keeps its data below the banner.
+// /livez stays 200: a probe that asks Redis would restart all workers in an outage. /metrics
+// continues to serve what the process itself counts, and reports lockstep_redis_up 0 instead of the
+// metrics of the lock space. A Redis that can be read but takes no writes, for example because its
+// memory is full, also makes lockstep_redis_up 0.
 //
 // # Access
 //

@@ -3,6 +3,7 @@ package web
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"crypto/sha256"
 	"embed"
 	"errors"
@@ -12,8 +13,8 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
+	"unicode/utf8"
 
 	"lockstep/jobs"
 	"lockstep/locks/space"
@@ -24,68 +25,204 @@ import (
 //go:embed page
 var files embed.FS
 
-// pageTemplate is parsed for the first request for the page: most processes of a program serve
-// none.
-var pageTemplate = sync.OnceValue(func() *template.Template {
-	return template.Must(template.New("page.html").Funcs(template.FuncMap{
-		"base":    func() string { return "" }, // each server has its own
-		"ago":     func(t admin.Instant, now time.Time) moment { return relative(t.Time, now) },
-		"tick":    func(t admin.TickTime, now time.Time) moment { return relative(t.Time, now) },
-		"exactly": func(t time.Time) moment { return relative(t, t) },
-		"for":     func(s admin.Seconds) string { return admin.Span(time.Duration(s)) },
-		"took":    func(r admin.Run) string { return took(&r) },
-		"badge":   newBadge,
-		"run":     newRunName,
-		"last":    lastAttempt,
-		"why":     why,
-		"slots":   slotMarks,
-		"few":     newFewNames,
-		"escape":  url.PathEscape,
-		"plural":  plural,
-		"text":    func(t admin.Text) string { return string(t) },
-		"purpose": func(h admin.Holder) string { return h.Purpose() },
-		"waiter":  func(w admin.Wait) string { return w.Purpose() },
-		"locks":   func(h admin.Holder) []string { return h.Locks() },
-		"few10":   func(list []admin.ConfigProblem) []admin.ConfigProblem { return list[:min(len(list), 10)] },
-		"more10":  func(list []admin.ConfigProblem) int { return len(list) - 10 },
-		"paths":   func() []string { return []string{"workers", "locks", "waits", "jobs", "runs"} },
-	}).ParseFS(files, "page/page.html"))
-})
-
-// view is the data of the template.
-type view struct {
-	Seen    *admin.Overview // nil: nothing was read yet
-	Worker  string          // the worker that serves the page
-	Problem string          // why Redis cannot be read; "" when it can
-	// of the worker, when its last reload was refused or it must be restarted; else nil
-	Config *admin.Config
+// parsePages parses the templates of the pages. layout.html has the frame of every page; each other
+// file is one page.
+func parsePages(link linker) *template.Template {
+	return template.Must(template.New("pages").Funcs(template.FuncMap{
+		"path":          link.path,
+		"menu":          link.menu,
+		"ago":           func(t admin.Instant, now time.Time) moment { return relative(t.Time, now) },
+		"tick":          func(t admin.TickTime, now time.Time) moment { return relative(t.Time, now) },
+		"exactly":       func(t time.Time) moment { return relative(t, t) },
+		"for":           func(s admin.Seconds) string { return admin.Span(time.Duration(s)) },
+		"span":          admin.Span,
+		"took":          func(r admin.Run) string { return took(&r) },
+		"badge":         newBadge,
+		"run":           newRunName,
+		"last":          lastAttempt,
+		"why":           why,
+		"slots":         slotMarks,
+		"few":           newFewNames,
+		"linked":        func(name any) bool { return linked(name, mostNameLink) },
+		"reachable":     func(name any) bool { return linked(name, 3*space.MaxName) },
+		"short":         func(name any) string { return shorten(fmt.Sprint(name), 60) },
+		"brief":         func(text any) string { return shorten(fmt.Sprint(text), 300) },
+		"plural":        plural,
+		"text":          func(t admin.Text) string { return string(t) },
+		"purpose":       func(h admin.Holder) string { return h.Purpose() },
+		"waiter":        func(w admin.Wait) string { return w.Purpose() },
+		"locks":         func(h admin.Holder) []string { return h.Locks() },
+		"schedule":      scheduleOf,
+		"blockingRun":   blockingRun,
+		"firstBlockers": func(w admin.Wait) []admin.Blocker { return w.Blockers[:min(len(w.Blockers), mostBlockers)] },
+		"moreBlockers":  func(w admin.Wait) int { return max(0, len(w.Blockers)-mostBlockers) },
+		"firstWorkers":  func(all []admin.Replica) []admin.Replica { return all[:min(len(all), mostWorkers)] },
+		"moreWorkers":   func(all []admin.Replica) int { return max(0, len(all)-mostWorkers) },
+		"lastAttempts":  func(all []admin.Attempt) []admin.Attempt { return all[max(0, len(all)-axisMost):] },
+		"sub":           func(to time.Time, from admin.Instant) string { return admin.Span(to.Sub(from.Time)) },
+		"table":         func(v *view, items any) map[string]any { return map[string]any{"Now": v.Now, "Items": items} },
+		"firstHolder":   firstHolder,
+		"actLink":       link.actLink,
+		"queues":        queuesOf,
+		"few10":         func(list []admin.ConfigProblem) []admin.ConfigProblem { return list[:min(len(list), 10)] },
+		"more10":        func(list []admin.ConfigProblem) int { return len(list) - 10 },
+	}).ParseFS(files, "page/*.html"))
 }
 
-// page answers with the overview. When Redis cannot be read it shows the last overview and says so.
-func (s *Server) page(w http.ResponseWriter, r *http.Request) error {
-	v := view{Worker: s.o.Worker()}
-	if config := s.config(); wasRefused(config) || config != nil && len(config.NeedsRestart) > 0 {
-		v.Config = config
+const (
+	pageRows = 50 // of a list on a page, and the most that a client may ask for
+
+	mostBlockers = 3
+	mostWorkers  = 30 // on the overview
+)
+
+// linker makes the links of the pages, below the path under which clients reach the server: "" or,
+// behind a reverse proxy, a path without a slash at its end.
+type linker string
+
+// path returns the path of a page: the segments are escaped.
+func (l linker) path(segments ...any) string {
+	if len(segments) == 0 {
+		return string(l) + "/"
 	}
-	status := http.StatusOK
-	seen, err := shared(r.Context(), s.read, "overview", s.overview)
-	if err == nil {
-		s.last.Store(seen)
-	} else {
-		status, seen, v.Problem = http.StatusServiceUnavailable, s.last.Load(), err.Error()
-		if space.Refused(err) {
-			status = http.StatusInternalServerError
+	path := string(l)
+	for _, segment := range segments {
+		path += "/" + url.PathEscape(fmt.Sprint(segment))
+	}
+	return path
+}
+
+// entry is a page in the navigation.
+type entry struct {
+	Name, Title, Path string
+	Key               string // opens the page, after "g"
+}
+
+func (l linker) menu() []entry {
+	entries := []entry{
+		{"", "Overview", "", "o"}, {"jobs", "Jobs", "", "j"}, {"runs", "Runs", "", "r"}, {"locks", "Locks", "", "l"},
+		{"workers", "Workers", "", "w"}, {"config", "Config", "", "c"}, {"audit", "Audit", "", "a"},
+	}
+	for i := range entries {
+		if name := entries[i].Name; name != "" {
+			entries[i].Path = l.path(name)
 		} else {
-			w.Header().Set("Retry-After", "1")
+			entries[i].Path = l.path()
 		}
 	}
-	v.Seen = seen
+	return entries
+}
+
+// link returns the linker of this server.
+func (s *Server) link() linker { return linker(s.base()) }
+
+// view is the data of the template of a page.
+type view struct {
+	Page   string // its entry in the navigation
+	Title  string
+	Now    time.Time // by Redis' clock; zero when nothing was read
+	Worker string    // the worker that serves the page
+	Again  string    // the page's own address; "" for one that must not be loaded again
+	Asked  url.Values
+
+	Problem string // why Redis cannot be read, or what is wrong with the request; "" for neither
+	Remedy  string
+	Failed  bool // the page is nothing but its problem
+
+	// of the worker, when its last reload was refused or it must be restarted; else nil
+	Config *admin.Config
+	Seen   any // what the page is about; on the overview nil when nothing was read yet
+}
+
+// show registers a page, by the name of its template. It takes the parameters in known.
+func (s *Server) show(pattern, name string, read func(context.Context, question, *view) error, known ...string) {
+	s.handle(pattern, func(w http.ResponseWriter, r *http.Request) error {
+		q, err := ask(r, known...)
+		if err != nil {
+			return err
+		}
+		if !q.query.Has("limit") {
+			q.limit = pageRows
+		} else if q.limit > pageRows {
+			return fmt.Errorf("%w: limit %d: a page shows at most %d rows; the API has longer lists", admin.ErrInvalid, q.limit, pageRows)
+		}
+		v := s.newView(r, name)
+		v.Asked = q.query
+		if err := read(r.Context(), q, v); err != nil {
+			return err
+		}
+		return s.render(w, http.StatusOK, name, v)
+	})
+}
+
+func (s *Server) newView(r *http.Request, page string) *view {
+	return &view{Page: page, Worker: s.o.Worker(), Again: string(s.link()) + r.URL.RequestURI()}
+}
+
+// render sends a page.
+func (s *Server) render(w http.ResponseWriter, status int, name string, v *view) error {
 	var body bytes.Buffer
-	if err := s.templates().Execute(&body, v); err != nil {
+	if err := s.templates().ExecuteTemplate(&body, name+".html", v); err != nil {
 		return errors.Join(errBroken, err)
 	}
 	write(w, status, "text/html; charset=utf-8", body.Bytes())
 	return nil
+}
+
+// remedies are what a person can do about a problem.
+var remedies = map[int]string{
+	http.StatusNotFound:            "It may have ended, and its history may no longer be kept. The pages above list what exists now.",
+	http.StatusBadRequest:          "Correct the address, or begin with one of the pages above.",
+	http.StatusServiceUnavailable:  "This page tries again by itself. Running work continues as long as its worker's lease allows.",
+	http.StatusInternalServerError: "The log of the worker that serves this page has the reason.",
+}
+
+// problemPage answers a browser with a page about a problem.
+func (s *Server) problemPage(w http.ResponseWriter, r *http.Request, status int, detail string) error {
+	v := s.newView(r, "")
+	v.Title, v.Problem, v.Remedy, v.Failed = http.StatusText(status), detail, remedies[status], true
+	if status != http.StatusServiceUnavailable || r.Method == http.MethodPost {
+		v.Again = "" // it stays as it is
+	}
+	return s.render(w, status, "problem", v)
+}
+
+// rows are a part of a list on a page.
+type rows[T any] struct {
+	Items       []T
+	First, Next string // links to other parts; "" for none
+}
+
+// newRows returns a part of a list, with the links to other parts.
+func newRows[T any](s *Server, q question, p *part[T]) rows[T] {
+	link := func(cursor string) string {
+		query := make(url.Values)
+		for name, values := range q.query {
+			query[name] = values
+		}
+		query.Del("cursor")
+		if cursor != "" {
+			query.Set("cursor", cursor)
+		}
+		link := string(s.link()) + q.request.URL.EscapedPath()
+		if len(query) > 0 {
+			link += "?" + query.Encode()
+		}
+		return link
+	}
+	listed := rows[T]{Items: p.Items}
+	if q.cursor != "" {
+		listed.First = link("")
+	}
+	if p.NextCursor != nil {
+		listed.Next = link(*p.NextCursor)
+	}
+	return listed
+}
+
+// now returns the server's time of at most a moment ago.
+func (s *Server) now(ctx context.Context) (time.Time, error) {
+	return shared(ctx, s.read, "page now", s.o.Reader.Now)
 }
 
 func digest(body []byte) string { return fmt.Sprintf(`"%x"`, sha256.Sum256(body)) }
@@ -142,12 +279,15 @@ func newBadge(state any) badge {
 }
 
 // runName is a run's id in two parts: its job, and the rest, which distinguishes the job's runs.
-type runName struct{ ID, Job, Rest string }
+type runName struct {
+	ID, Job, Rest string
+	Linked        bool
+}
 
 func newRunName(id any) runName {
 	text := fmt.Sprint(id)
 	job := jobs.RunID(text).Job()
-	return runName{text, job, strings.TrimPrefix(text, job)}
+	return runName{text, shorten(job, 80), shorten(strings.TrimPrefix(text, job), 220), linked(text, mostLink)}
 }
 
 func lastAttempt(r admin.Run) *admin.Attempt {
@@ -160,13 +300,13 @@ func lastAttempt(r admin.Run) *admin.Attempt {
 // why returns what went wrong with a run, or why it does not run; "" for neither.
 func why(r admin.Run) string {
 	if w := r.WaitingFor; w != nil && (r.State == ledger.StateDue || w.Reason == admin.WaitsPaused || w.Reason == admin.WaitsHandler) {
-		return w.Text
+		return shorten(w.Text, 300)
 	}
 	if r.Reason != "" {
-		return string(r.Reason)
+		return shorten(string(r.Reason), 300)
 	}
 	if last := lastAttempt(r); last != nil && r.State != ledger.StateSucceeded {
-		return string(last.Error)
+		return shorten(string(last.Error), 300)
 	}
 	return ""
 }
@@ -193,11 +333,16 @@ type fewNames struct {
 }
 
 func newFewNames(names []string) fewNames {
-	const most, mostRest = 4, 50
+	const most, mostRest = 4, 5
 	few := fewNames{Names: names[:min(len(names), most)]}
 	rest := names[len(few.Names):]
 	few.More = len(rest)
-	few.Rest = strings.Join(rest[:min(len(rest), mostRest)], "\n")
+	for i, name := range rest[:min(len(rest), mostRest)] {
+		if i > 0 {
+			few.Rest += "\n"
+		}
+		few.Rest += shorten(name, 60)
+	}
 	if few.More > mostRest {
 		few.Rest += fmt.Sprintf("\nand %d more", few.More-mostRest)
 	}
@@ -209,4 +354,45 @@ func plural(n int, one, many string) string {
 		return "1 " + one
 	}
 	return strconv.Itoa(n) + " " + many
+}
+
+// linked reports whether a list links to the page of a name. Very long names would make a page too
+// large, and no path has the segments "." and "..".
+func linked(name any, most int) bool {
+	text := fmt.Sprint(name)
+	return text != "" && text != "." && text != ".." && len(url.PathEscape(text)) <= most
+}
+
+// bytes of an escaped name in a link
+const (
+	mostLink     = 400
+	mostNameLink = 200 // in a list of many names
+)
+
+// shorten cuts a text to a number of characters.
+func shorten(text string, most int) string {
+	if utf8.RuneCountInString(text) <= most {
+		return text
+	}
+	return string([]rune(text)[:most]) + "…"
+}
+
+// scheduleOf describes when a job runs.
+func scheduleOf(job admin.Job) string {
+	words := string(cmp.Or(job.Words, job.Schedule))
+	if words == "" {
+		return "by request, or by hand"
+	}
+	if job.Timezone != "" && job.Every == nil {
+		words += ", " + string(job.Timezone)
+	}
+	return words
+}
+
+// blockingRun returns the name of a blocker that is a run, or nil.
+func blockingRun(b admin.Blocker) *runName {
+	if name := newRunName(b.ID); name.Job != "" {
+		return &name
+	}
+	return nil
 }

@@ -45,6 +45,9 @@ func signedIn(ctx context.Context) identity {
 	return user
 }
 
+// isAdmitted reports whether the client that sent a request has access.
+func isAdmitted(r *http.Request) bool { return r.Context().Value(userKey{}) != nil }
+
 // demand returns an error unless the role of the user that sent a request suffices.
 func (s *Server) demand(ctx context.Context, least Role) error {
 	role := signedIn(ctx).role

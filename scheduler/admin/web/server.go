@@ -94,8 +94,6 @@ type Server struct {
 
 	described func() ([]byte, error) // makes the document of the API once
 
-	templates func() *template.Template // with links that begin with the base path
-
 	foreign *http.CrossOriginProtection // checks the requests that change something
 
 	told  rate.Sometimes         // limits logging of Redis' refusals
@@ -107,6 +105,10 @@ type Server struct {
 	// last is the last overview that could be read from Redis; nil before that. It is replaced,
 	// never changed.
 	last atomic.Pointer[admin.Overview]
+
+	// templates returns those of the pages. They are parsed for the first request for a page: most
+	// processes of a program serve none.
+	templates func() *template.Template
 }
 
 // New returns a server. It reads nothing yet.
@@ -127,10 +129,8 @@ func New(o Options) (*Server, error) {
 	o.BasePath = strings.TrimSuffix(o.BasePath, "/")
 	s := &Server{o: o, mux: http.NewServeMux(), read: newShare(), feed: newFeed(), lines: repeats.NewCounter[line](lineSpan, lineKinds), foreign: http.NewCrossOriginProtection(), told: rate.Sometimes{Interval: time.Second}}
 	s.described = sync.OnceValues(s.document)
-	s.templates = sync.OnceValue(func() *template.Template {
-		return template.Must(pageTemplate().Clone()).Funcs(template.FuncMap{"base": s.base})
-	})
-	s.handle("/{$}", s.page)
+	s.templates = sync.OnceValue(func() *template.Template { return parsePages(s.link()) })
+	s.pages()
 	s.handle("/static/{file}", s.static)
 	s.handle("/livez", s.live)
 	s.handle("/readyz", s.ready)
@@ -147,7 +147,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// Allow nothing of another origin, no inline code and no framing: output of runs ends up on
 	// this page.
 	h.Set("Content-Security-Policy", "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "+
-		"img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
+		"img-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'")
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("X-Frame-Options", "DENY")
 	h.Set("Referrer-Policy", "no-referrer")
@@ -292,6 +292,9 @@ func (s *Server) problem(w http.ResponseWriter, r *http.Request, err error) int 
 		w.Header().Set("Retry-After", "1")
 		detail = "Redis cannot be read: " + detail
 	}
+	if isAdmitted(r) && wantsPage(r) && s.problemPage(w, r, status, detail) == nil {
+		return status
+	}
 	writeProblem(w, r, status, detail)
 	return status
 }
@@ -328,7 +331,7 @@ func wantsPage(r *http.Request) bool {
 	return strings.Contains(r.Header.Get("Accept"), "text/html") && !strings.HasPrefix(r.URL.Path, "/api/")
 }
 
-// problemTemplate needs no style sheet and no links: a client without access cannot fetch them.
+// problemTemplate is for clients without access. It needs no style sheet: they cannot fetch one.
 var problemTemplate = sync.OnceValue(func() *template.Template {
 	return template.Must(template.New("problem").Parse(`<!doctype html>
 <html lang="en">

@@ -1,87 +1,243 @@
 // Keeps the page current: fetches it again every second and changes only the differences, so that
-// focus, selection and scroll position do not move. Without this script the page has a reload link.
+// focus, selection, scroll position and what is under the pointer do not move. It also gives the
+// pages their keys. Without this script the page has a reload link.
 "use strict";
 (() => {
-  const every = 1000; // ms
-  let live = true;
-  let timer = 0;
+  const main = document.getElementById("main");
 
-  const button = document.createElement("button");
-  button.id = "refresh";
-  button.type = "button";
-  button.className = "button";
-  button.addEventListener("click", () => {
-    live = !live;
-    label();
-    if (live) update();
-  });
-  document.getElementById("refresh").replaceWith(button);
-  label();
-
-  function label() {
-    button.textContent = live ? "Pause" : "Resume";
-    button.title = live ? "The page updates itself" : "The page does not update itself";
+  live();
+  keys();
+  for (const select of document.querySelectorAll("select[data-filter]")) {
+    select.addEventListener("change", () => select.form.requestSubmit());
   }
 
-  async function update() {
-    clearTimeout(timer);
-    if (live && !document.hidden) {
-      try {
-        const answer = await fetch(location.pathname + location.search, { cache: "no-store", signal: AbortSignal.timeout(15000) });
-        const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
-        const main = fresh.getElementById("main");
-        if (!main) throw new Error("this is not the page");
-        if (live) {
-          morph(document.getElementById("main"), main);
-          document.title = fresh.title;
+  function live() {
+    const link = document.getElementById("refresh");
+    if (!link || !main.hasAttribute("data-live")) return;
+    const every = 1000; // ms
+    const address = link.href;
+    let on = true;
+    let timer = 0;
+    let running = false;
+    let updated = Date.now();
+    let pressed = false;
+
+    const box = document.createElement("span");
+    box.className = "live";
+    const age = document.createElement("span");
+    age.className = "age";
+    const button = document.createElement("button");
+    button.id = "refresh";
+    button.type = "button";
+    button.className = "button";
+    button.addEventListener("click", () => {
+      on = !on;
+      label();
+      if (on) update();
+    });
+    box.append(age, button);
+    link.replaceWith(box);
+    label();
+
+    function label() {
+      button.textContent = on ? "Pause" : "Resume";
+      button.title = on ? "The page updates itself" : "The page does not update itself";
+      told();
+    }
+
+    // told shows how old the page is. It changes no text that is the same, so that a screen reader is not disturbed.
+    function told() {
+      const seconds = Math.round((Date.now() - updated) / 1000);
+      const text = `updated ${seconds < 2 ? "now" : seconds + " s ago"}`;
+      if (age.textContent !== text) age.textContent = text;
+    }
+
+    async function update() {
+      clearTimeout(timer);
+      if (running) return;
+      running = true;
+      if (on && !document.hidden) {
+        try {
+          const answer = await fetch(address, {
+            cache: "no-store",
+            headers: { Accept: "text/html" },
+            signal: AbortSignal.timeout(15000),
+          });
+          const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+          const next = fresh.getElementById("main");
+          if (!next) throw new Error("this is not a page of lockstep");
+          if (next.hasAttribute("data-problem") && !main.hasAttribute("data-problem")) {
+            warn(next.querySelector(".banner").textContent.trim() + " The data below was last read before that.");
+          } else if (on && !busy()) {
+            steadily(() => morph(main, next));
+            document.title = fresh.title;
+            updated = Date.now();
+          }
+        } catch {
+          warn("The process that serves this page does not respond. The data below was last read before that.");
         }
-      } catch {
-        unreachable();
+      }
+      running = false;
+      told();
+      clearTimeout(timer);
+      timer = setTimeout(update, every);
+    }
+
+    // busy reports that a change now would disturb: a button of the mouse is down, or text is selected.
+    function busy() {
+      const selection = getSelection();
+      return pressed || (!selection.isCollapsed && main.contains(selection.anchorNode));
+    }
+
+    // steadily makes a change and scrolls so that the element under the pointer, or else the one with the focus, stays
+    // where it is. An element that moved keeps the focus.
+    function steadily(change) {
+      const focus = main.contains(document.activeElement) ? document.activeElement : null;
+      const held = main.querySelector("tr:hover, a:hover") || focus;
+      const before = held && held !== main ? held.getBoundingClientRect().top : 0;
+      change();
+      if (focus && focus.isConnected && document.activeElement !== focus) focus.focus({ preventScroll: true });
+      if (held && held !== main && held.isConnected) {
+        const moved = held.getBoundingClientRect().top - before;
+        if (moved) scrollBy(0, moved);
       }
     }
-    clearTimeout(timer); // another update may have started since
+
+    // warn shows a problem above the page's data; the next good reply removes it.
+    function warn(text) {
+      let banner = document.getElementById("unreachable");
+      if (!banner) {
+        banner = document.createElement("div");
+        banner.id = "unreachable";
+        banner.className = "banner";
+        banner.setAttribute("role", "alert");
+        banner.append(document.createElement("p"));
+        steadily(() => main.prepend(banner));
+      }
+      if (banner.firstChild.textContent !== text) banner.firstChild.textContent = text;
+    }
+
+    document.addEventListener("pointerdown", () => (pressed = true));
+    for (const end of ["pointerup", "pointercancel", "blur"]) addEventListener(end, () => (pressed = false));
+    document.addEventListener("visibilitychange", () => {
+      if (!document.hidden) update();
+    });
     timer = setTimeout(update, every);
   }
 
-  // unreachable shows that the process that serves the page does not respond; the next good reply removes it.
-  function unreachable() {
-    if (document.getElementById("unreachable")) return;
-    const banner = document.createElement("div");
-    banner.id = "unreachable";
-    banner.className = "banner";
-    banner.setAttribute("role", "alert");
-    const text = document.createElement("p");
-    text.textContent = "The process that serves this page does not respond. The data below was last read before that.";
-    banner.append(text);
-    document.getElementById("main").prepend(banner);
+  function keyOf(node) {
+    return node.nodeType === Node.ELEMENT_NODE ? node.id || node.getAttribute("data-key") || "" : "";
   }
 
-  // morph changes a node into a copy of another one.
+  // morph changes a node into a copy of another one. Children with an id or a data-key stay the same elements when their
+  // order changes; the others are matched by their position.
   function morph(node, like) {
-    if (node.nodeType !== like.nodeType || node.nodeName !== like.nodeName || node.id !== like.id) {
-      node.replaceWith(document.importNode(like, true));
-      return;
-    }
     if (node.nodeType !== Node.ELEMENT_NODE) {
       if (node.nodeValue !== like.nodeValue) node.nodeValue = like.nodeValue;
       return;
     }
     for (const { name } of [...node.attributes]) {
-      if (!like.hasAttribute(name)) node.removeAttribute(name);
+      if (!like.hasAttribute(name) && !(name === "open" && node.nodeName === "DETAILS")) node.removeAttribute(name);
     }
     for (const { name, value } of like.attributes) {
       if (node.getAttribute(name) !== value) node.setAttribute(name, value);
     }
-    const old = [...node.childNodes];
-    [...like.childNodes].forEach((child, i) => {
-      if (i < old.length) morph(old[i], child);
-      else node.append(document.importNode(child, true));
-    });
-    old.slice(like.childNodes.length).forEach((child) => child.remove());
+    if (node.hasAttribute("data-keep")) return; // what a person enters
+    const wanted = new Set();
+    for (const child of like.childNodes) wanted.add(keyOf(child));
+    const keyed = new Map();
+    for (const child of [...node.childNodes]) {
+      const key = keyOf(child);
+      if (!key) continue;
+      if (wanted.has(key) && !keyed.has(key)) keyed.set(key, child);
+      else child.remove();
+    }
+    let at = node.firstChild;
+    const drop = () => {
+      const next = at.nextSibling;
+      at.remove();
+      at = next;
+    };
+    for (const child of like.childNodes) {
+      const key = keyOf(child);
+      let same = at;
+      if (key) {
+        same = keyed.get(key);
+        keyed.delete(key); // two long names may have the same key
+        // what is matched by position gives way: an element that moves would lose the focus
+        while (same && at !== same && !keyOf(at)) drop();
+      }
+      if (same && same.nodeType === child.nodeType && same.nodeName === child.nodeName && keyOf(same) === key) {
+        if (same === at) at = at.nextSibling;
+        else node.insertBefore(same, at);
+        morph(same, child);
+      } else {
+        node.insertBefore(document.importNode(child, true), at);
+      }
+    }
+    while (at) drop();
   }
 
-  document.addEventListener("visibilitychange", () => {
-    if (!document.hidden) update();
-  });
-  timer = setTimeout(update, every);
+  // keys lets the keyboard open every page, filter a list, and list the keys.
+  function keys() {
+    const pages = new Map();
+    for (const link of document.querySelectorAll("nav a[data-key]")) pages.set(link.getAttribute("data-key"), link);
+    let opening = 0; // when "g" was pressed
+
+    document.addEventListener("keydown", (event) => {
+      if (event.ctrlKey || event.metaKey || event.altKey) return;
+      const target = event.target;
+      if (event.key === "Escape" && document.getElementById("keys")?.open) return; // the dialog closes itself
+      if (target.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(target.nodeName)) {
+        if (event.key === "Escape") target.blur();
+        return;
+      }
+      if (Date.now() - opening < 2000 && pages.has(event.key)) {
+        event.preventDefault();
+        pages.get(event.key).click();
+        return;
+      }
+      opening = event.key === "g" ? Date.now() : 0;
+      if (event.key === "/") {
+        const search = document.querySelector("[data-search]") || document.querySelector("main input, main select");
+        if (search) {
+          event.preventDefault();
+          search.focus();
+        }
+      } else if (event.key === "?") {
+        list();
+      }
+    });
+
+    function list() {
+      let dialog = document.getElementById("keys");
+      if (!dialog) {
+        dialog = document.createElement("dialog");
+        dialog.id = "keys";
+        const title = document.createElement("h2");
+        title.textContent = "Keys";
+        const lines = document.createElement("dl");
+        const line = (key, text) => {
+          const row = document.createElement("div");
+          const term = document.createElement("dt");
+          const means = document.createElement("dd");
+          for (const one of key.split(" ")) {
+            const sign = document.createElement("kbd");
+            sign.textContent = one;
+            term.append(sign, " ");
+          }
+          means.textContent = text;
+          row.append(term, means);
+          lines.append(row);
+        };
+        line("/", "goes to the filter of the list");
+        for (const [key, link] of pages) line("g " + key, "opens " + link.textContent);
+        line("?", "lists the keys");
+        line("Esc", "closes this, or leaves a field");
+        dialog.append(title, lines);
+        document.body.append(dialog);
+      }
+      if (!dialog.open) dialog.showModal();
+    }
+  }
 })();
