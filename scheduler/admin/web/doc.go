@@ -74,6 +74,12 @@
 // dry_run, the reply has what would be done, and nothing is done. A request that a page of another
 // origin sends is refused (403).
 //
+// A browser acts on pages of their own, such as /jobs/{job}/pause or /locks/{lock}/release?token=.
+// GET describes the outcome from the present state and asks for a reason; POST with that form acts
+// and shows the result. When the state has changed since the page was drawn, POST does nothing and
+// asks again (409). A job has pause, resume, run, replay and skip, a run cancel and retry, a lock
+// release, a worker drain. A user whose role does not suffice gets 403.
+//
 // admin.base_path is the path under which a reverse proxy shows the server, and all links begin
 // with it. The proxy may keep it in the requests that it passes on, or remove it: every path above
 // is served with and without it, the probes too. When all connections are at work (see Connections

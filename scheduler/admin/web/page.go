@@ -124,6 +124,8 @@ type view struct {
 	Worker string    // the worker that serves the page
 	Again  string    // the page's own address; "" for one that must not be loaded again
 	Asked  url.Values
+	May    bool // the user may act: the page has buttons
+	Admin  bool // and may do what only an admin may
 
 	Problem string // why Redis cannot be read, or what is wrong with the request; "" for neither
 	Remedy  string
@@ -156,7 +158,7 @@ func (s *Server) show(pattern, name string, read func(context.Context, question,
 }
 
 func (s *Server) newView(r *http.Request, page string) *view {
-	return &view{Page: page, Worker: s.o.Worker(), Again: string(s.link()) + r.URL.RequestURI()}
+	return &view{Page: page, Worker: s.o.Worker(), Again: string(s.link()) + r.URL.RequestURI(), May: s.may(r, RoleOperator), Admin: s.may(r, RoleAdmin)}
 }
 
 // render sends a page.
@@ -173,6 +175,7 @@ func (s *Server) render(w http.ResponseWriter, status int, name string, v *view)
 var remedies = map[int]string{
 	http.StatusNotFound:            "It may have ended, and its history may no longer be kept. The pages above list what exists now.",
 	http.StatusBadRequest:          "Correct the address, or begin with one of the pages above.",
+	http.StatusConflict:            "Nothing was done. The page of the thing shows its present state.",
 	http.StatusServiceUnavailable:  "This page tries again by itself. Running work continues as long as its worker's lease allows.",
 	http.StatusInternalServerError: "The log of the worker that serves this page has the reason.",
 }

@@ -15,6 +15,7 @@ func (s *Server) pages() {
 	s.lockPages()
 	s.workerPages()
 	s.fleetPages()
+	s.actPages()
 }
 
 // overviewPage answers with the overview. When Redis cannot be read it shows the last overview and
