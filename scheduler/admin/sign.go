@@ -19,6 +19,15 @@ var signs = map[string]sign{
 	"crashed":              {"✗", ledger.ToneBad},
 	"lost lease":           {"!", ledger.ToneBad},
 	"handed back":          {"↩", ledger.ToneIdle},
+	"released":             {"✓", ledger.ToneGood},
+	"granted":              {"✓", ledger.ToneGood},
+	"revoked":              {"⊘", ledger.ToneWarn},
+	"expired":              {"!", ledger.ToneBad},
+	"timed out":            {"◷", ledger.ToneWarn},
+	"deadlock":             {"∞", ledger.ToneBad},
+	"refused":              {"✗", ledger.ToneBad},
+	"holds":                {"●", ledger.ToneBusy},
+	"waits":                {"◐", ledger.ToneWarn},
 	"late":                 {"!", ledger.ToneBad},
 	"stuck":                {"!", ledger.ToneBad},
 	"paused":               {"‖", ledger.ToneWarn},
@@ -31,8 +40,8 @@ var signs = map[string]sign{
 }
 
 // SignOf returns the sign and the tone of a word: a state of a run, a wait or a worker, an outcome
-// of an attempt, or one of [Notes]. A view shows the sign beside the word, so that no reader needs
-// to tell colors apart.
+// of an attempt, an end of a hold or a wait, or one of [Notes]. A view shows the sign beside the
+// word, so that no reader needs to tell colors apart.
 func SignOf(word string) (mark string, tone ledger.Tone) {
 	if s, known := signs[word]; known {
 		return s.mark, s.tone

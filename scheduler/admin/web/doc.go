@@ -10,8 +10,8 @@
 // # Paths
 //
 //	/                            the pages: the overview, and below it /jobs /jobs/{job}
-//	                             /jobs/{job}/explain /runs /runs/{id} /locks /locks/{lock} /workers
-//	                             /workers/{id} /config /audit, with the parameters of the API
+//	                             /jobs/{job}/explain /runs /runs/{id} /locks /locks/{lock} /timeline
+//	                             /workers /workers/{id} /config /audit, with the API's parameters
 //	/livez                       200 while the process serves; it does not ask Redis
 //	/readyz                      200 while the worker may take runs, else 503: it drains, its
 //	                             session is in doubt, or Redis takes no writes
@@ -107,6 +107,7 @@
 // minute, so that an installation with very much to show does not spend its Redis on being looked
 // at. The overview shows the first few of each kind and counts the rest; a page of a list has 50
 // rows and a link to the next ones. Long names and texts are cut, so no page exceeds 200 KiB.
+// The timeline draws at most 320 bars: it merges those that are too close, and says so.
 //
 // # Events
 //

@@ -61,11 +61,16 @@ func parsePages(link linker) *template.Template {
 		"lastAttempts":  func(all []admin.Attempt) []admin.Attempt { return all[max(0, len(all)-axisMost):] },
 		"sub":           func(to time.Time, from admin.Instant) string { return admin.Span(to.Sub(from.Time)) },
 		"table":         func(v *view, items any) map[string]any { return map[string]any{"Now": v.Now, "Items": items} },
-		"firstHolder":   firstHolder,
-		"actLink":       link.actLink,
-		"queues":        queuesOf,
-		"few10":         func(list []admin.ConfigProblem) []admin.ConfigProblem { return list[:min(len(list), 10)] },
-		"more10":        func(list []admin.ConfigProblem) int { return len(list) - 10 },
+		"history": func(v *view, here string, p past) map[string]any {
+			return map[string]any{"Now": v.Now, "Here": here, "Text": v.Asked.Get("at"), "Past": p}
+		},
+		"firstHolder": firstHolder,
+		"actLink":     link.actLink,
+		"queues":      queuesOf,
+		"entry":       func(e admin.Entry) string { return e.Purpose() },
+		"entryLocks":  func(e admin.Entry) []string { return e.Locks() },
+		"few10":       func(list []admin.ConfigProblem) []admin.ConfigProblem { return list[:min(len(list), 10)] },
+		"more10":      func(list []admin.ConfigProblem) int { return len(list) - 10 },
 	}).ParseFS(files, "page/*.html"))
 }
 
@@ -101,7 +106,7 @@ type entry struct {
 func (l linker) menu() []entry {
 	entries := []entry{
 		{"", "Overview", "", "o"}, {"jobs", "Jobs", "", "j"}, {"runs", "Runs", "", "r"}, {"locks", "Locks", "", "l"},
-		{"workers", "Workers", "", "w"}, {"config", "Config", "", "c"}, {"audit", "Audit", "", "a"},
+		{"timeline", "Timeline", "", "t"}, {"workers", "Workers", "", "w"}, {"config", "Config", "", "c"}, {"audit", "Audit", "", "a"},
 	}
 	for i := range entries {
 		if name := entries[i].Name; name != "" {

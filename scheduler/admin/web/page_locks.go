@@ -14,7 +14,7 @@ const mostWaiters = 30
 
 func (s *Server) lockPages() {
 	s.show("/locks", "locks", s.locksPage, "limit", "cursor")
-	s.show("/locks/{lock}", "lock", s.lockPage)
+	s.show("/locks/{lock}", "lock", s.lockPage, "at", "cursor")
 }
 
 // locksPage lists the locks that are held or waited for.
@@ -39,6 +39,7 @@ type lockSeen struct {
 	Waits    []admin.Wait
 	MoreHold int
 	MoreWait int
+	Past     past
 }
 
 // holding is a holder of a lock, and what happens when it releases it.
@@ -66,6 +67,9 @@ func (s *Server) lockPage(ctx context.Context, q question, v *view) error {
 	seen.MoreHold = len(lock.Holders) - len(seen.Holders)
 	seen.Waits = lock.Waits[:min(len(lock.Waits), mostWaiters)]
 	seen.MoreWait = len(lock.Waits) - len(seen.Waits)
+	if seen.Past, err = s.past(ctx, q, snapshot, admin.HoldFilter{Lock: name}); err != nil {
+		return err
+	}
 	v.Seen = seen
 	return nil
 }

@@ -14,6 +14,7 @@ func (s *Server) pages() {
 	s.runPages()
 	s.lockPages()
 	s.workerPages()
+	s.timelinePages()
 	s.fleetPages()
 	s.actPages()
 }

@@ -15,7 +15,7 @@ import (
 
 func (s *Server) workerPages() {
 	s.show("/workers", "workers", s.workersPage, "limit", "cursor")
-	s.show("/workers/{id}", "worker", s.workerPage)
+	s.show("/workers/{id}", "worker", s.workerPage, "at", "cursor")
 }
 
 // workersPage lists the workers.
@@ -46,6 +46,7 @@ type workerSeen struct {
 	Queues   string
 	Holds    []admin.Holder
 	MoreHold int
+	Past     past
 }
 
 func (s *Server) workerPage(ctx context.Context, q question, v *view) error {
@@ -68,6 +69,9 @@ func (s *Server) workerPage(ctx context.Context, q question, v *view) error {
 	}
 	seen.MoreHold = max(0, len(seen.Holds)-mostWaiters)
 	seen.Holds = seen.Holds[:len(seen.Holds)-seen.MoreHold]
+	if seen.Past, err = s.past(ctx, q, snapshot, admin.HoldFilter{Worker: string(seen.ID)}); err != nil {
+		return err
+	}
 	v.Page, v.Title, v.Now, v.Seen = "workers", string(seen.ID), snapshot.At, seen
 	return nil
 }

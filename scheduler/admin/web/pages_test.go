@@ -198,7 +198,7 @@ func TestPagesAreBoundedWhateverTheData(t *testing.T) {
 	s := newServer(t, f)
 	for _, path := range []string{
 		"/", "/jobs?limit=50", "/jobs/job-0000?limit=50", "/runs?limit=50", "/runs?state=failed&limit=50", "/runs/" + url.PathEscape(string(id(0))),
-		"/locks?limit=50", "/locks/" + names[0], "/workers?limit=50", "/workers/web-0.x7k2m9qa", "/config", "/audit?limit=50",
+		"/locks?limit=50", "/locks/" + names[0], "/workers?limit=50", "/workers/web-0.x7k2m9qa", "/config", "/audit?limit=50", "/timeline?group=lock", "/timeline?group=job",
 	} {
 		w := browse(s, path)
 		if w.Code != http.StatusOK || w.Body.Len() > mostPage {

@@ -7,6 +7,7 @@
 
   live();
   keys();
+  about();
   for (const select of document.querySelectorAll("select[data-filter]")) {
     select.addEventListener("change", () => select.form.requestSubmit());
   }
@@ -176,6 +177,18 @@
       }
     }
     while (at) drop();
+  }
+
+  // about shows the title of the bar under the pointer, or with the focus, in the line above the lanes.
+  function about() {
+    const line = document.getElementById("about");
+    if (!line) return;
+    for (const event of ["pointerover", "focusin"]) {
+      main.addEventListener(event, ({ target }) => {
+        const title = target.closest("svg.lane a, svg.lane g")?.querySelector("title");
+        if (title) line.textContent = title.textContent;
+      });
+    }
   }
 
   // keys lets the keyboard open every page, filter a list, and list the keys.
