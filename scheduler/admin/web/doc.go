@@ -101,13 +101,14 @@
 //
 // # One read a second
 //
-// Pages refresh themselves every second and scripts poll. However many clients there are, each
-// thing is read at most once a second and all of them get that answer; a client that asks during
-// the read waits for it. An answer is kept for five times as long as its read took, up to half a
-// minute, so that an installation with very much to show does not spend its Redis on being looked
-// at. The overview shows the first few of each kind and counts the rest; a page of a list has 50
-// rows and a link to the next ones. Long names and texts are cut, so no page exceeds 200 KiB.
-// The timeline draws at most 320 bars: it merges those that are too close, and says so.
+// A page loads itself again when the events name a part of the state that it shows, and every five
+// seconds; without events it does so every second. However many clients there are, each thing is
+// read at most once a second and all of them get that answer; a client that asks during the read
+// waits for it. An answer is kept for five times as long as its read took, up to half a minute, so
+// that an installation with very much to show does not spend its Redis on being looked at. The
+// overview shows the first few of each kind and counts the rest; a page of a list has 50 rows and a
+// link to the next ones. Long names and texts are cut, so no page exceeds 200 KiB. The timeline
+// draws at most 320 bars: it merges those that are too close, and says so.
 //
 // # Events
 //

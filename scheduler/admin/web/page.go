@@ -128,6 +128,7 @@ type view struct {
 	Now    time.Time // by Redis' clock; zero when nothing was read
 	Worker string    // the worker that serves the page
 	Again  string    // the page's own address; "" for one that must not be loaded again
+	Live   string    // the sections of the state that the page shows
 	Asked  url.Values
 	May    bool // the user may act: the page has buttons
 	Admin  bool // and may do what only an admin may
@@ -166,8 +167,28 @@ func (s *Server) newView(r *http.Request, page string) *view {
 	return &view{Page: page, Worker: s.o.Worker(), Again: string(s.link()) + r.URL.RequestURI(), May: s.may(r, RoleOperator), Admin: s.may(r, RoleAdmin)}
 }
 
+// shows has the sections of the state, as in the events, that the templates show. The script of a
+// page loads it again when one of them changes.
+var shows = map[string][]string{
+	"overview": {inWorkers, inLocks, inWaits, inJobs, inRuns, inConfig},
+	"jobs":     {inJobs, inRuns, inAudit},
+	"job":      {inLocks, inWaits, inJobs, inRuns, inAudit},
+	"explain":  {inJobs, inRuns},
+	"runs":     {inLocks, inWaits, inRuns},
+	"run":      {inLocks, inWaits, inRuns},
+	"locks":    {inLocks, inWaits},
+	"lock":     {inLocks, inWaits},
+	"timeline": {inLocks, inWaits},
+	"workers":  {inWorkers},
+	"worker":   {inWorkers, inLocks},
+	"config":   {inWorkers, inJobs, inConfig},
+	"audit":    {inAudit},
+	"problem":  sections,
+}
+
 // render sends a page.
 func (s *Server) render(w http.ResponseWriter, status int, name string, v *view) error {
+	v.Live = strings.Join(shows[name], " ")
 	var body bytes.Buffer
 	if err := s.templates().ExecuteTemplate(&body, name+".html", v); err != nil {
 		return errors.Join(errBroken, err)

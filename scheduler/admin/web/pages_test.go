@@ -104,6 +104,26 @@ func TestEveryLinkOfEveryPageLeadsToAPage(t *testing.T) {
 	}
 }
 
+// TestPagesNameTheirEvents checks what the script needs to follow the events.
+func TestPagesNameTheirEvents(t *testing.T) {
+	t.Parallel()
+	s := newServer(t, wholeFleet())
+	for _, path := range []string{
+		"/", "/jobs", "/jobs/warm-cache", "/runs", "/runs/settle-bills%23second", "/locks", "/locks/bill:1001", "/timeline", "/workers",
+		"/workers/web-1.x7k2m9qa", "/config", "/audit", "/jobs/warm-cache/explain?at=2026-11-21T12:00:00Z",
+	} {
+		main := parsePage(t, browse(s, path).Body.String()).id("main")
+		if got, want := main.attr["data-events"], "/api/v1/events"; got != want {
+			t.Errorf("%s follows %q, want %q", path, got, want)
+		}
+		for _, section := range strings.Split(main.attr["data-live"], " ") {
+			if !slices.Contains(sections, section) {
+				t.Errorf("%s shows %q, which no event names", path, section)
+			}
+		}
+	}
+}
+
 func TestEmptyPagesSayWhatToDo(t *testing.T) {
 	t.Parallel()
 	s := newServer(t, &fakes.Fake{Listing: locks.Listing{At: fakes.Noon}})

@@ -282,7 +282,7 @@ func (s *Server) problem(w http.ResponseWriter, r *http.Request, err error) int 
 	case space.Refused(err): // trying again gives the same error
 		status = http.StatusInternalServerError
 		detail = "Redis refuses this: " + detail + "; lockstep doctor looks for the reason"
-		if allows(&s.told) { // pages ask every second
+		if allows(&s.told) { // pages ask again and again
 			s.o.Logger.ErrorContext(r.Context(), "Redis refuses what an admin request needs", "path", r.URL.Path, "error", err)
 		}
 	case r.Method == http.MethodPost:

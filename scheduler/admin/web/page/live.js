@@ -1,6 +1,6 @@
-// Keeps the page current: fetches it again every second and changes only the differences, so that
-// focus, selection, scroll position and what is under the pointer do not move. It also gives the
-// pages their keys. Without this script the page has a reload link.
+// Keeps the page current: listens to what changes, fetches the page again, and changes only the
+// differences, so that focus, selection, scroll position and what is under the pointer do not move.
+// It also gives the pages their keys. Without this script the page has a reload link.
 "use strict";
 (() => {
   const main = document.getElementById("main");
@@ -12,15 +12,23 @@
     select.addEventListener("change", () => select.form.requestSubmit());
   }
 
+  // live fetches the page again when the events of the server name one of its sections, and now and then for the ages
+  // of things. Without events it does so every second.
   function live() {
     const link = document.getElementById("refresh");
     if (!link || !main.hasAttribute("data-live")) return;
     const every = 1000; // ms
+    const rest = 5000; // how long the page may rest while events come
+    const silence = 30000; // before events are tried again after a failure
     const address = link.href;
     let on = true;
-    let timer = 0;
+    let events = null; // null: none are asked for
+    let silentUntil = 0;
+    let lost = false; // Redis could not be read
+    let due = false; // something has changed
     let running = false;
-    let updated = Date.now();
+    let asked = Date.now();
+    let updated = asked;
     let pressed = false;
 
     const box = document.createElement("span");
@@ -34,7 +42,7 @@
     button.addEventListener("click", () => {
       on = !on;
       label();
-      if (on) update();
+      resume();
     });
     box.append(age, button);
     link.replaceWith(box);
@@ -53,35 +61,83 @@
       if (age.textContent !== text) age.textContent = text;
     }
 
+    function listen() {
+      if (events || !on || document.hidden || Date.now() < silentUntil) return;
+      const source = new EventSource(main.dataset.events);
+      source.addEventListener("overview", ({ data }) => {
+        const shown = main.dataset.live.split(" ");
+        if (lost || JSON.parse(data).sections.some((section) => shown.includes(section))) changed();
+        lost = false;
+      });
+      source.addEventListener("problem", () => {
+        lost = true;
+        changed();
+      });
+      source.addEventListener("error", () => {
+        if (source.readyState === EventSource.CLOSED) hush(silence); // else the browser connects again
+        changed();
+      });
+      events = source;
+    }
+
+    // hush closes the connection of the events: a browser has few of them for a server.
+    function hush(ms) {
+      if (events) events.close();
+      events = null;
+      silentUntil = Date.now() + ms;
+    }
+
+    function changed() {
+      due = true;
+      if (Date.now() - asked >= every) update();
+    }
+
+    function tick() {
+      listen();
+      const rests = events && events.readyState === EventSource.OPEN && Date.now() - asked < rest;
+      if (due || !rests) update();
+      told();
+    }
+
+    // resume goes on after a pause, or closes the connection for one.
+    function resume() {
+      if (!on || document.hidden) {
+        hush(0);
+      } else {
+        due = true;
+        tick();
+      }
+    }
+
     async function update() {
-      clearTimeout(timer);
-      if (running) return;
+      if (running || !on || document.hidden || busy()) return;
       running = true;
-      if (on && !document.hidden) {
-        try {
-          const answer = await fetch(address, {
-            cache: "no-store",
-            headers: { Accept: "text/html" },
-            signal: AbortSignal.timeout(15000),
-          });
-          const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
-          const next = fresh.getElementById("main");
-          if (!next) throw new Error("this is not a page of lockstep");
-          if (next.hasAttribute("data-problem") && !main.hasAttribute("data-problem")) {
-            warn(next.querySelector(".banner").textContent.trim() + " The data below was last read before that.");
-          } else if (on && !busy()) {
-            steadily(() => morph(main, next));
-            document.title = fresh.title;
-            updated = Date.now();
-          }
-        } catch {
-          warn("The process that serves this page does not respond. The data below was last read before that.");
+      due = false;
+      asked = Date.now();
+      try {
+        const answer = await fetch(address, {
+          cache: "no-store",
+          headers: { Accept: "text/html" },
+          signal: AbortSignal.timeout(15000),
+        });
+        const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+        const next = fresh.getElementById("main");
+        if (!next) throw new Error("this is not a page of lockstep");
+        if (next.hasAttribute("data-problem") && !main.hasAttribute("data-problem")) {
+          warn(next.querySelector(".banner").textContent.trim() + " The data below was last read before that.");
+        } else if (on && !busy()) {
+          steadily(() => morph(main, next));
+          document.title = fresh.title;
+          updated = Date.now();
+        } else {
+          due = true;
         }
+      } catch {
+        hush(silence); // many tabs with events may have left no connection
+        warn("The process that serves this page does not respond. The data below was last read before that.");
       }
       running = false;
       told();
-      clearTimeout(timer);
-      timer = setTimeout(update, every);
     }
 
     // busy reports that a change now would disturb: a button of the mouse is down, or text is selected.
@@ -120,10 +176,9 @@
 
     document.addEventListener("pointerdown", () => (pressed = true));
     for (const end of ["pointerup", "pointercancel", "blur"]) addEventListener(end, () => (pressed = false));
-    document.addEventListener("visibilitychange", () => {
-      if (!document.hidden) update();
-    });
-    timer = setTimeout(update, every);
+    document.addEventListener("visibilitychange", resume);
+    setInterval(tick, every);
+    listen();
   }
 
   function keyOf(node) {
