@@ -230,7 +230,7 @@ func (s *Server) ticks(ctx context.Context, q question) (*part[admin.Tick], erro
 
 // next answers with future ticks.
 func (s *Server) next(ctx context.Context, q question) (*part[admin.NextTick], error) {
-	return shared(ctx, s.read, "next "+q.query.Encode(), func(ctx context.Context) (*part[admin.NextTick], error) {
+	return shared(ctx, s.read, q.address(), func(ctx context.Context) (*part[admin.NextTick], error) {
 		filter, err := s.o.Reader.ReadNextFilter(ctx, q.value)
 		if err != nil {
 			return nil, err
@@ -248,7 +248,7 @@ func (s *Server) audit(ctx context.Context, q question) (*part[admin.Act], error
 // partOf returns a part of a list that the reader filters and cuts. Clients that send the same
 // request share it.
 func partOf[T any](ctx context.Context, s *Server, q question, read func(context.Context, admin.Filter, string) ([]T, string, error)) (*part[T], error) {
-	return shared(ctx, s.read, q.request.URL.EscapedPath()+"?"+q.query.Encode(), func(ctx context.Context) (*part[T], error) {
+	return shared(ctx, s.read, q.address(), func(ctx context.Context) (*part[T], error) {
 		filter, err := s.filter(ctx, q)
 		if err != nil {
 			return nil, err
@@ -268,6 +268,9 @@ type question struct {
 
 func (q question) path(name string) string  { return q.request.PathValue(name) }
 func (q question) value(name string) string { return q.query.Get(name) }
+
+// address is the path and the parameters: a page and the API have other limits for the same list.
+func (q question) address() string { return q.request.URL.EscapedPath() + "?" + q.query.Encode() }
 
 // ask reads the parameters of a request, and accepts only those in known.
 func ask(r *http.Request, known ...string) (question, error) {

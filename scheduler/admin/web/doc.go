@@ -11,7 +11,8 @@
 //
 //	/                            the pages: the overview, and below it /jobs /jobs/{job}
 //	                             /jobs/{job}/explain /runs /runs/{id} /locks /locks/{lock} /timeline
-//	                             /workers /workers/{id} /config /audit, with the API's parameters
+//	                             /workers /workers/{id} /queues /config /audit /jobs/next, with the
+//	                             parameters of the API
 //	/livez                       200 while the process serves; it does not ask Redis
 //	/readyz                      200 while the worker may take runs, else 503: it drains, its
 //	                             session is in doubt, or Redis takes no writes
@@ -78,7 +79,7 @@
 // GET describes the outcome from the present state and asks for a reason; POST with that form acts
 // and shows the result. When the state has changed since the page was drawn, POST does nothing and
 // asks again (409). A job has pause, resume, run, replay and skip, a run cancel and retry, a lock
-// release, a worker drain. A user whose role does not suffice gets 403.
+// release, a worker drain, a queue pause and resume. A user without the necessary role gets 403.
 //
 // admin.base_path is the path under which a reverse proxy shows the server, and all links begin
 // with it. The proxy may keep it in the requests that it passes on, or remove it: every path above

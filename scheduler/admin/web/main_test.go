@@ -1,6 +1,7 @@
 package web
 
 import (
+	"context"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
@@ -8,11 +9,19 @@ import (
 	"lockstep/locks/redistest"
 	"lockstep/scheduler/admin"
 	"lockstep/scheduler/admin/fakes"
+	"lockstep/scheduler/queue"
 )
 
 func TestMain(m *testing.M) { redistest.Main(m) }
 
-func readerOf(f *fakes.Fake) *admin.Reader { return admin.ReaderOf(f, f) }
+func readerOf(f *fakes.Fake) *admin.Reader { return admin.ReaderOf(f, f).WithQueues(fewQueues{}) }
+
+// fewQueues are two queues, one of them paused by another tool.
+type fewQueues struct{}
+
+func (fewQueues) Queues(context.Context) ([]queue.Info, error) {
+	return []queue.Info{{Name: "critical", Namespace: "lockstep", Paused: true, Pending: 2}, {Name: "default", Namespace: "lockstep"}}, nil
+}
 
 // stage is a [fakes.Stage] with a reader.
 type stage struct {

@@ -106,7 +106,7 @@ type entry struct {
 func (l linker) menu() []entry {
 	entries := []entry{
 		{"", "Overview", "", "o"}, {"jobs", "Jobs", "", "j"}, {"runs", "Runs", "", "r"}, {"locks", "Locks", "", "l"},
-		{"timeline", "Timeline", "", "t"}, {"workers", "Workers", "", "w"}, {"config", "Config", "", "c"}, {"audit", "Audit", "", "a"},
+		{"timeline", "Timeline", "", "t"}, {"workers", "Workers", "", "w"}, {"queues", "Queues", "", "q"}, {"config", "Config", "", "c"}, {"audit", "Audit", "", "a"},
 	}
 	for i := range entries {
 		if name := entries[i].Name; name != "" {
@@ -128,10 +128,14 @@ type view struct {
 	Now    time.Time // by Redis' clock; zero when nothing was read
 	Worker string    // the worker that serves the page
 	Again  string    // the page's own address; "" for one that must not be loaded again
+	Here   string    // its address without the query
 	Live   string    // the sections of the state that the page shows
 	Asked  url.Values
 	May    bool // the user may act: the page has buttons
 	Admin  bool // and may do what only an admin may
+
+	Filter   []filterField
+	Filtered bool // the list is filtered
 
 	Problem string // why Redis cannot be read, or what is wrong with the request; "" for neither
 	Remedy  string
@@ -164,7 +168,7 @@ func (s *Server) show(pattern, name string, read func(context.Context, question,
 }
 
 func (s *Server) newView(r *http.Request, page string) *view {
-	return &view{Page: page, Worker: s.o.Worker(), Again: string(s.link()) + r.URL.RequestURI(), May: s.may(r, RoleOperator), Admin: s.may(r, RoleAdmin)}
+	return &view{Page: page, Worker: s.o.Worker(), Again: string(s.link()) + r.URL.RequestURI(), Here: string(s.link()) + r.URL.EscapedPath(), May: s.may(r, RoleOperator), Admin: s.may(r, RoleAdmin)}
 }
 
 // shows has the sections of the state, as in the events, that the templates show. The script of a
@@ -173,6 +177,7 @@ var shows = map[string][]string{
 	"overview": {inWorkers, inLocks, inWaits, inJobs, inRuns, inConfig},
 	"jobs":     {inJobs, inRuns, inAudit},
 	"job":      {inLocks, inWaits, inJobs, inRuns, inAudit},
+	"next":     {inJobs, inAudit},
 	"explain":  {inJobs, inRuns},
 	"runs":     {inLocks, inWaits, inRuns},
 	"run":      {inLocks, inWaits, inRuns},
@@ -181,6 +186,7 @@ var shows = map[string][]string{
 	"timeline": {inLocks, inWaits},
 	"workers":  {inWorkers},
 	"worker":   {inWorkers, inLocks},
+	"queues":   {inWorkers, inRuns, inAudit},
 	"config":   {inWorkers, inJobs, inConfig},
 	"audit":    {inAudit},
 	"problem":  sections,
@@ -214,6 +220,26 @@ func (s *Server) problemPage(w http.ResponseWriter, r *http.Request, status int,
 		v.Again = "" // it stays as it is
 	}
 	return s.render(w, status, "problem", v)
+}
+
+// filterField is an input of the form that filters a list.
+type filterField struct {
+	Name, Label, Value string
+	Options            []string // the possible values; none: any text
+}
+
+var filterLabels = map[string]string{
+	"q": "Find", "job": "Job", "state": "State", "worker": "Worker", "lock": "Lock", "queue": "Queue", "since": "Since", "until": "Until",
+	"error": "Error", "note": "Noted as", "group": "Group by",
+}
+
+// filterBy gives a page the form of its filters. options has the possible values of some.
+func (v *view) filterBy(names []string, options map[string][]string) {
+	for _, name := range names {
+		value := v.Asked.Get(name)
+		v.Filter = append(v.Filter, filterField{name, filterLabels[name], value, options[name]})
+		v.Filtered = v.Filtered || value != ""
+	}
 }
 
 // rows are a part of a list on a page.

@@ -68,6 +68,8 @@ func (s *Server) actPages() {
 	s.actPage("/runs/{id}/retry", RoleOperator, s.retryRun())
 	s.actPage("/locks/{lock}/release", RoleOperator, s.releaseLock())
 	s.actPage("/workers/{id}/drain", RoleAdmin, s.drainWorker())
+	s.actPage("/queues/{queue}/pause", RoleOperator, s.pauseQueue())
+	s.actPage("/queues/{queue}/resume", RoleOperator, s.resumeQueue())
 }
 
 // actPage registers the page of an act. Its users need the role least. Each POST is logged as an
@@ -552,6 +554,56 @@ func (s *Server) drainWorker() pageAct {
 		do: func(ctx context.Context, r *http.Request, _ url.Values, by admin.Actor) (string, string, error) {
 			news, err := s.o.Operator.DrainWorker(ctx, locks.SessionID(r.PathValue("id")), by)
 			return said(news, "The worker is asked to drain.", "The worker was asked to drain already."), "", err
+		},
+	}
+}
+
+func queueTitle(words string) func(*http.Request) string {
+	return func(r *http.Request) string { return words + " " + r.PathValue("queue") }
+}
+
+func (s *Server) pauseQueue() pageAct {
+	return pageAct{
+		page: "queues", action: "pause queue", title: queueTitle("Pause the queue"),
+		ask: func(ctx context.Context, r *http.Request, _ url.Values) (*asking, error) {
+			queue, err := s.o.Reader.Queue(ctx, r.PathValue("queue"))
+			if err != nil {
+				return nil, err
+			}
+			return &asking{
+				Button: "Pause the queue", Danger: true, Back: s.link().path("queues"), Seen: fmt.Sprintf("paused: %t", queue.Paused), Says: []string{
+					fmt.Sprintf("%s due in it, and %s from it.", plural(queue.Due, "run is", "runs are"), plural(queue.Workers, "worker starts runs", "workers start runs")),
+					"No run of it starts until it is resumed. Running ones continue; those that wait for locks step back, and keep their places.",
+				},
+			}, nil
+		},
+		do: func(ctx context.Context, r *http.Request, _ url.Values, by admin.Actor) (string, string, error) {
+			news, err := s.o.Operator.PauseQueue(ctx, r.PathValue("queue"), by)
+			return said(news, "The queue is paused.", "The queue was paused already."), "", err
+		},
+	}
+}
+
+func (s *Server) resumeQueue() pageAct {
+	return pageAct{
+		page: "queues", action: "resume queue", title: queueTitle("Resume the queue"),
+		ask: func(ctx context.Context, r *http.Request, _ url.Values) (*asking, error) {
+			queue, err := s.o.Reader.Queue(ctx, r.PathValue("queue"))
+			if err != nil {
+				return nil, err
+			}
+			a := &asking{Button: "Resume the queue", Back: s.link().path("queues"), Seen: fmt.Sprintf("paused: %t", queue.Paused)}
+			if !queue.Paused {
+				a.Says = append(a.Says, "It is not paused.")
+			} else if queue.PausedBy != "" {
+				a.Says = append(a.Says, fmt.Sprintf("It is paused by %s: %s", queue.PausedBy, cmp.Or(string(queue.PausedWhy), "without a reason")))
+			}
+			a.Says = append(a.Says, plural(queue.Due, "run that is due in it starts", "runs that are due in it start")+" as soon as workers have free slots; its waiting runs get their places back.")
+			return a, nil
+		},
+		do: func(ctx context.Context, r *http.Request, _ url.Values, by admin.Actor) (string, string, error) {
+			news, err := s.o.Operator.ResumeQueue(ctx, r.PathValue("queue"), by)
+			return said(news, "The queue is resumed.", "The queue was not paused."), "", err
 		},
 	}
 }

@@ -8,7 +8,8 @@ import (
 
 func (s *Server) fleetPages() {
 	s.show("/config", "config", s.configPage)
-	s.show("/audit", "audit", s.auditPage, "limit", "cursor")
+	s.show("/audit", "audit", s.auditPage, with(admin.ActFilters, "limit", "cursor")...)
+	s.show("/queues", "queues", s.queuesPage, "limit", "cursor")
 }
 
 // mostCompared bounds the workers and the jobs that the page of the config compares.
@@ -89,6 +90,24 @@ func (s *Server) auditPage(ctx context.Context, q question, v *view) (err error)
 		return err
 	}
 	v.Title, v.Seen = "Audit", newRows(s, q, acts)
+	v.filterBy(admin.ActFilters, nil)
+	return nil
+}
+
+// queuesPage lists the queues.
+func (s *Server) queuesPage(ctx context.Context, q question, v *view) (err error) {
+	if v.Now, err = s.now(ctx); err != nil {
+		return err
+	}
+	all, err := shared(ctx, s.read, "queues", s.o.Reader.Queues)
+	if err != nil {
+		return err
+	}
+	v.Title = "Queues"
+	v.Seen = struct {
+		rows[admin.Queue]
+		Known int
+	}{newRows(s, q, cut(q, all, func(queue *admin.Queue) string { return queue.Name })), len(all)}
 	return nil
 }
 

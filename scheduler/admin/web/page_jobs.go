@@ -20,7 +20,8 @@ const (
 )
 
 func (s *Server) jobPages() {
-	s.show("/jobs", "jobs", s.jobsPage, "note", "limit", "cursor")
+	s.show("/jobs", "jobs", s.jobsPage, with(admin.JobFilters, "note", "limit", "cursor")...)
+	s.show("/jobs/next", "next", s.nextPage, with(admin.NextFilters, "limit", "cursor")...)
 	s.show("/jobs/{job}", "job", s.jobPage, "limit", "cursor")
 	s.show("/jobs/{job}/explain", "explain", s.explainPage, "at", "run")
 }
@@ -28,6 +29,10 @@ func (s *Server) jobPages() {
 // jobsPage lists the jobs.
 func (s *Server) jobsPage(ctx context.Context, q question, v *view) (err error) {
 	if v.Now, err = s.now(ctx); err != nil {
+		return err
+	}
+	filter, err := s.filter(ctx, q)
+	if err != nil {
 		return err
 	}
 	all, err := shared(ctx, s.read, "jobs", s.o.Reader.Jobs)
@@ -38,12 +43,29 @@ func (s *Server) jobsPage(ctx context.Context, q question, v *view) (err error) 
 	if all, err = admin.Noted(all, q.value("note")); err != nil {
 		return err
 	}
+	if all, err = filter.Jobs(all); err != nil {
+		return err
+	}
 	v.Title = "Jobs"
 	v.Seen = struct {
 		rows[admin.Job]
 		Known int // without the filter
-		Notes []string
-	}{newRows(s, q, cut(q, all, func(job *admin.Job) string { return job.Name })), known, admin.Notes}
+	}{newRows(s, q, cut(q, all, func(job *admin.Job) string { return job.Name })), known}
+	v.filterBy(with(admin.JobFilters, "note"), map[string][]string{"note": admin.Notes, "state": admin.Outcomes()[1:]})
+	return nil
+}
+
+// nextPage lists the next ticks of all jobs.
+func (s *Server) nextPage(ctx context.Context, q question, v *view) (err error) {
+	if v.Now, err = s.now(ctx); err != nil {
+		return err
+	}
+	ticks, err := s.next(ctx, q)
+	if err != nil {
+		return err
+	}
+	v.Page, v.Title, v.Seen = "jobs", "Next ticks", newRows(s, q, ticks)
+	v.filterBy(admin.NextFilters, nil)
 	return nil
 }
 

@@ -13,7 +13,7 @@ import (
 const mostWaiters = 30
 
 func (s *Server) lockPages() {
-	s.show("/locks", "locks", s.locksPage, "limit", "cursor")
+	s.show("/locks", "locks", s.locksPage, with(admin.LockFilters, "limit", "cursor")...)
 	s.show("/locks/{lock}", "lock", s.lockPage, "at", "cursor")
 }
 
@@ -23,12 +23,17 @@ func (s *Server) locksPage(ctx context.Context, q question, v *view) error {
 	if err != nil {
 		return err
 	}
-	all := snapshot.Locks()
+	filter, err := s.filter(ctx, q)
+	if err != nil {
+		return err
+	}
+	all := filter.Locks(snapshot.Locks())
 	v.Title, v.Now = "Locks", snapshot.At
 	v.Seen = struct {
 		rows[admin.Lock]
 		Held, Waits int
 	}{newRows(s, q, cut(q, all, func(lock *admin.Lock) string { return lock.Name })), len(all), len(snapshot.Waits)}
+	v.filterBy(admin.LockFilters, nil)
 	return nil
 }
 

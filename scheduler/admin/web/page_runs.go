@@ -12,7 +12,7 @@ import (
 )
 
 func (s *Server) runPages() {
-	s.show("/runs", "runs", s.runsPage, "job", "state", "limit", "cursor")
+	s.show("/runs", "runs", s.runsPage, with(admin.RunFilters, "group", "limit", "cursor")...)
 	s.show("/runs/{id}", "run", s.runPage)
 }
 
@@ -21,21 +21,33 @@ func (s *Server) runsPage(ctx context.Context, q question, v *view) (err error) 
 	if v.Now, err = s.now(ctx); err != nil {
 		return err
 	}
-	filter := admin.RunFilter{Job: q.value("job"), State: q.value("state"), Limit: q.limit}
-	listed, err := shared(ctx, s.read, "page runs "+q.query.Encode(), func(ctx context.Context) (*part[admin.Run], error) {
-		runs, next, err := s.o.Reader.RunPage(ctx, filter, q.cursor)
-		return newPart(runs, next), err
-	})
-	if err != nil {
-		return err
+	var seen runsSeen
+	switch group := q.value("group"); group {
+	case "":
+		listed, err := partOf(ctx, s, q, s.o.Reader.RunPage)
+		if err != nil {
+			return err
+		}
+		seen.rows = newRows(s, q, listed)
+	case "error":
+		listed, err := partOf(ctx, s, q, s.o.Reader.RunErrorPage)
+		if err != nil {
+			return err
+		}
+		seen.Grouped, seen.Groups = true, newRows(s, q, listed)
+	default:
+		return fmt.Errorf("%w: group %q: runs are grouped by error only", admin.ErrInvalid, shorten(group, 60))
 	}
-	v.Title = "Runs"
-	v.Seen = struct {
-		rows[admin.Run]
-		States   []string
-		Filtered bool
-	}{newRows(s, q, listed), ledger.StateNames(), filter.Job != "" || filter.State != ""}
+	v.Title, v.Seen = "Runs", seen
+	v.filterBy(with(admin.RunFilters, "group"), map[string][]string{"state": ledger.StateNames(), "group": {"error"}})
 	return nil
+}
+
+// runsSeen is a list of runs, or of the errors of runs.
+type runsSeen struct {
+	rows[admin.Run]
+	Grouped bool
+	Groups  rows[admin.ErrorGroup]
 }
 
 // runSeen is what the page of a run shows.

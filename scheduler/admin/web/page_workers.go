@@ -14,7 +14,7 @@ import (
 )
 
 func (s *Server) workerPages() {
-	s.show("/workers", "workers", s.workersPage, "limit", "cursor")
+	s.show("/workers", "workers", s.workersPage, with(admin.WorkerFilters, "limit", "cursor")...)
 	s.show("/workers/{id}", "worker", s.workerPage, "at", "cursor")
 }
 
@@ -24,7 +24,14 @@ func (s *Server) workersPage(ctx context.Context, q question, v *view) error {
 	if err != nil {
 		return err
 	}
-	all := snapshot.Workers()
+	filter, err := s.filter(ctx, q)
+	if err != nil {
+		return err
+	}
+	all, err := filter.Workers(snapshot)
+	if err != nil {
+		return err
+	}
 	v.Title, v.Now = "Workers", snapshot.At
 	seen := struct {
 		rows[admin.Worker]
@@ -35,6 +42,7 @@ func (s *Server) workersPage(ctx context.Context, q question, v *view) error {
 			seen.Slots, seen.Busy = seen.Slots+w.Slots, seen.Busy+w.Busy
 		}
 	}
+	v.filterBy(admin.WorkerFilters, map[string][]string{"state": {"ready", "draining", admin.Gone}})
 	v.Seen = seen
 	return nil
 }
