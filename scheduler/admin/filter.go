@@ -60,16 +60,22 @@ func (r *Reader) ReadFilter(ctx context.Context, value func(name string) string)
 	f := Filter{Query: strings.TrimSpace(value("q")), Job: value("job"), State: value("state"), Worker: value("worker"),
 		Lock: value("lock"), Queue: value("queue"), Error: value("error")}
 	var err error
-	if f.Since, err = r.readTime(ctx, "since", value("since"), -1); err != nil {
+	if f.Since, err = r.ReadTime(ctx, "since", value("since")); err != nil {
 		return f, err
 	}
-	if f.Until, err = r.readTime(ctx, "until", value("until"), -1); err != nil {
+	if f.Until, err = r.ReadTime(ctx, "until", value("until")); err != nil {
 		return f, err
 	}
 	if !f.Until.IsZero() && !f.Since.Before(f.Until) {
 		return f, fmt.Errorf("%w: since and until: since must be before until", ErrInvalid)
 	}
 	return f, nil
+}
+
+// ReadTime reads the time in a parameter: as in RFC 3339, or a duration before now. Without a text
+// it is zero.
+func (r *Reader) ReadTime(ctx context.Context, name, text string) (time.Time, error) {
+	return r.readTime(ctx, name, text, -1)
 }
 
 // readTime reads a time, or a duration from now in a direction, 1 or -1.

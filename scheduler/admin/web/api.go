@@ -197,11 +197,9 @@ func (s *Server) holds(ctx context.Context, q question) (*history, error) {
 		Worker: q.value("worker"), Lock: q.value("lock"), Job: q.value("job"), Kind: admin.EntryKind(q.value("kind")), Limit: q.limit,
 	}
 	for name, at := range map[string]*time.Time{"since": &filter.Since, "until": &filter.Until} {
-		if text := q.value(name); text != "" {
-			var err error
-			if *at, err = time.Parse(time.RFC3339, text); err != nil {
-				return nil, fmt.Errorf("%w: %s %q: it must be a time, as in RFC 3339", admin.ErrInvalid, name, text)
-			}
+		var err error
+		if *at, err = s.o.Reader.ReadTime(ctx, name, q.value(name)); err != nil {
+			return nil, err
 		}
 	}
 	snapshot, err := s.snapshot(ctx)
