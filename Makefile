@@ -20,7 +20,7 @@ ALONE := lockstep/cmd|lockstep/locks|lockstep/locks/space
 NEEDED := redis-server:redis-server gcc:gcc,libc6-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-short check tidy-check fmt-check lint fmt generate bench bench-go soak fuzz needed
+.PHONY: help build demo test test-short test-browser check tidy-check fmt-check lint fmt generate picture bench bench-go soak fuzz needed
 
 help: ## print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,7 +47,11 @@ test: needed ## all tests, with the race detector; RUN=TestName PKG=./locks runs
 test-short: needed ## only the fast tests, without the race detector
 	$(GO) test -short $(ONE) $(PKG)
 
-check: tidy-check fmt-check lint build test ## what CI runs: tidy go.mod, format, lint, build, test
+# A module of its own, which `make test` does not see.
+test-browser: needed ## the pages in a real browser, if chromium is installed
+	cd cmd/browser && $(GO) test -race -timeout 20m $(ONE) ./...
+
+check: tidy-check fmt-check lint build test test-browser ## what CI runs: tidy go.mod, format, lint, build, test, browser
 
 lint: ## golangci-lint by .golangci.yml, and the prose of all texts by cmd/prose_test.go
 	$(LINT) run
@@ -58,6 +62,9 @@ fmt: ## format the code
 
 generate: ## generate schema and reference from configs/file.go, the READMEs' promise from cmd/promise.md
 	$(GO) generate ./configs ./cmd
+
+picture: ## make cmd/timeline.png, the README's picture, from a demo that runs in another terminal
+	cd cmd/browser && $(GO) run . $(ARGS)
 
 bench: needed ## compare locks with other libraries; select with ARGS='-short -run pairs'
 	cd cmd/bench && $(GO) run . $(ARGS)
@@ -83,6 +90,7 @@ fuzz: needed ## each fuzz test for FUZZTIME (30s)
 
 tidy-check:
 	$(GO) mod tidy -diff
+	cd cmd/browser && $(GO) mod tidy -diff
 
 fmt-check:
 	@files=$$(gofmt -l .); if [ -n "$$files" ]; then echo "not formatted, run make fmt:"; echo "$$files"; exit 1; fi

@@ -1,0 +1,119 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/page"
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+)
+
+// TestWalkFromOverviewToLockToRunToJobAndBack does it with JavaScript, then without.
+func TestWalkFromOverviewToLockToRunToJobAndBack(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	b := open(t, s)
+	for _, scripts := range []bool{true, false} {
+		if _, err := chromedp.Call(b.tab, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: !scripts}); err != nil {
+			t.Fatal(err)
+		}
+		b.visit("/")
+		b.awaitPage("/")
+		if got := read[string](b, `document.getElementById("refresh").nodeName`); (got == "BUTTON") != scripts {
+			t.Errorf("with scripts %v: the control of updates is a %s", scripts, got)
+		}
+		walk := []string{"/locks/bill:1001", runPath(s.run), "/jobs/settle-bills"}
+		for _, path := range walk {
+			b.follow(path)
+		}
+		for _, path := range []string{walk[1], walk[0], "/"} {
+			b.back()
+			b.awaitPage(path)
+		}
+	}
+}
+
+// back returns to the page before. chromedp.NavigateBack waits for a load, and a page that the
+// browser has kept is not loaded again.
+func (b *browser) back() {
+	b.t.Helper()
+	history, err := chromedp.Call(b.tab, page.GetNavigationHistory, cdp.Empty{})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	before := page.NavigateToHistoryEntryParams{EntryID: history.Entries[history.CurrentIndex-1].ID}
+	if _, err := chromedp.Call(b.tab, page.NavigateToHistoryEntry, before); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+func TestLockIsReleasedByKeyboardAlone(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	b := open(t, s)
+	b.visit("/")
+	b.awaitPage("/")
+	b.press("g")
+	b.press("l")
+	b.awaitPage("/locks")
+	b.tabTo("/locks/bill:1003")
+	b.press(kb.Enter)
+	b.awaitPage("/locks/bill:1003")
+	b.tabTo("/locks/bill:1003/release?token=" + fmt.Sprint(s.shell.Token()))
+	b.press(kb.Enter)
+	b.awaitPage("/locks/bill:1003/release")
+	b.tabUntil("the reason", `document.activeElement.name === "reason"`)
+	b.press("the shell hangs")
+	b.press(kb.Enter)
+	b.await("what was done", `document.querySelector(".banner.good") !== null`)
+	select {
+	case <-s.shell.Context().Done():
+	case <-t.Context().Done():
+		t.Error("the holder did not learn of it")
+	}
+	b.visit("/audit")
+	b.await("the audit", `document.getElementById("main").innerText.includes("the shell hangs")`)
+}
+
+// tabTo moves the focus to a link by the Tab key.
+func (b *browser) tabTo(target string) {
+	b.t.Helper()
+	b.tabUntil(target, fmt.Sprintf(`document.activeElement.getAttribute("href") === %q`, target))
+}
+
+func (b *browser) tabUntil(what, expression string) {
+	b.t.Helper()
+	const most = 200
+	for range most {
+		if read[bool](b, expression) {
+			return
+		}
+		b.press(kb.Tab)
+	}
+	b.t.Fatalf("Tab does not reach %s", what)
+}
+
+func TestPolicyAllowsNothingUnsafe(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	for _, path := range []string{"/", "/timeline", "/nothing", "/static/live.js", "/api/v1/locks"} {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.url+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = response.Body.Close()
+		policy := response.Header.Get("Content-Security-Policy")
+		if !strings.HasPrefix(policy, "default-src 'none'") || strings.Contains(policy, "unsafe-") || strings.Contains(policy, "*") {
+			t.Errorf("%s: the policy is %q", path, policy)
+		}
+	}
+}
