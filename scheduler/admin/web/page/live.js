@@ -5,9 +5,12 @@
 (() => {
   const main = document.getElementById("main");
 
+  let follows = null; // the place whose output is followed
+
   live();
   keys();
   about();
+  output();
   for (const select of document.querySelectorAll("select[data-filter]")) {
     select.addEventListener("change", () => select.form.requestSubmit());
   }
@@ -127,6 +130,7 @@
           warn(next.querySelector(".banner").textContent.trim() + " The data below was last read before that.");
         } else if (on && !busy()) {
           steadily(() => morph(main, next));
+          output();
           document.title = fresh.title;
           updated = Date.now();
         } else {
@@ -232,6 +236,47 @@
       }
     }
     while (at) drop();
+  }
+
+  // output follows what a run prints, where the page has a place for it.
+  function output() {
+    const place = main.querySelector("[data-follow]");
+    if (!place || place === follows) return;
+    follows = place;
+    const most = 1 << 18; // characters shown
+    let source = null;
+    const print = (text) => {
+      if (!place.firstChild) {
+        const pre = document.createElement("pre");
+        pre.tabIndex = 0;
+        pre.setAttribute("role", "region");
+        pre.setAttribute("aria-label", "Output so far");
+        place.append(pre);
+      }
+      const pre = place.firstChild;
+      const atEnd = pre.scrollTop + pre.clientHeight >= pre.scrollHeight - 8;
+      pre.textContent = (pre.textContent + text).slice(-most);
+      if (atEnd) pre.scrollTop = pre.scrollHeight;
+    };
+    const listen = () => {
+      if (source) source.close();
+      source = null;
+      if (!place.isConnected) {
+        document.removeEventListener("visibilitychange", listen);
+        return;
+      }
+      if (document.hidden) return;
+      place.replaceChildren(); // the first event has the end of all that was printed so far
+      source = new EventSource(place.dataset.follow);
+      source.addEventListener("output", ({ data }) => {
+        if (place.isConnected) print(JSON.parse(data).text);
+        else listen();
+      });
+      source.addEventListener("note", ({ data }) => print(`\n[${JSON.parse(data).text}]\n`));
+      source.addEventListener("end", () => source.close());
+    };
+    document.addEventListener("visibilitychange", listen);
+    listen();
   }
 
   // about shows the title of the bar under the pointer, or with the focus, in the line above the lanes.
