@@ -173,13 +173,13 @@ func (d *demo) configPath() string { return filepath.Join(d.folder, "lockstep.ya
 
 // banner prints what the demo consists of and what to try.
 func (d *demo) banner(jobs int) {
-	d.out.print(fmt.Sprintf(`lockstep demo: embedded Redis on %s, %s, %s
+	d.out.print(fmt.Sprintf(`lockstep demo: see %s/timeline (embedded Redis on %s, %s, %s)
   page     %s
   jobs     %s
   who holds what:   %-24s  (in another terminal; finds the demo by itself)
   try:     kill -9 <pid of a worker>        its run moves to another worker
 
-`, d.redis.mini.Addr(), many(d.workers, "worker"), many(jobs, "job"), d.page, d.configPath(), invocation()+" lock ls"))
+`, d.page, d.redis.mini.Addr(), many(d.workers, "worker"), many(jobs, "job"), d.page, d.configPath(), invocation()+" lock ls"))
 }
 
 // invocation returns how to run this program again: `go run` leaves no binary behind.

@@ -35,7 +35,7 @@ func TestDemo(t *testing.T) {
 		}
 		return page != ""
 	})
-	if banner := firstLine(demo.stdout.String()); !regexp.MustCompile(`^lockstep demo: embedded Redis on 127\.0\.0\.1:\d+, 3 workers, \d jobs$`).MatchString(banner) {
+	if banner := firstLine(demo.stdout.String()); !regexp.MustCompile(`^lockstep demo: see http://127\.0\.0\.1:\d+/timeline \(embedded Redis on 127\.0\.0\.1:\d+, 3 workers, \d jobs\)$`).MatchString(banner) {
 		t.Errorf("banner %q", banner)
 	}
 	response, err := http.Get(page)
