@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -67,6 +68,13 @@ func watch(t *testing.T, s *Server, lastID string) *watcher {
 	}()
 	synctest.Wait()
 	return w
+}
+
+// change changes what the streams of a server read. Each look of theirs takes this lock first.
+func change(s *Server, do func()) {
+	s.read.mu.Lock()
+	defer s.read.mu.Unlock()
+	do()
 }
 
 // sent is an event as a client reads it.
@@ -138,11 +146,13 @@ func TestAStreamBeginsWithEverythingAndGoesOnWithChanges(t *testing.T) {
 		}
 
 		// A run ends, another one begins to wait less.
-		f.Open = slices.DeleteFunc(f.Open, func(r *ledger.Record) bool { return r.ID == "settle-bills#01K9B7ZK3M5W7QF" })
-		f.Ended["settle-bills"] = []*ledger.Record{{
-			ID: "settle-bills#01K9B7ZK3M5W7QF", Job: "settle-bills", State: ledger.StateSucceeded, Created: fakes.Noon, Finished: fakes.Noon,
-		}}
-		f.Listing.Holds = f.Listing.Holds[1:]
+		change(s, func() {
+			f.Open = slices.DeleteFunc(f.Open, func(r *ledger.Record) bool { return r.ID == "settle-bills#01K9B7ZK3M5W7QF" })
+			f.Ended["settle-bills"] = []*ledger.Record{{
+				ID: "settle-bills#01K9B7ZK3M5W7QF", Job: "settle-bills", State: ledger.StateSucceeded, Created: fakes.Noon, Finished: fakes.Noon,
+			}}
+			f.Listing.Holds = f.Listing.Holds[1:]
+		})
 		events = w.follow()
 		if len(events) != 2 || events[0].name != "run" || events[0].id != "" || events[1].name != "overview" || events[1].id == "" {
 			t.Fatalf("got %+v, want a run and an overview, which alone has an id", events)
@@ -159,11 +169,13 @@ func TestAStreamBeginsWithEverythingAndGoesOnWithChanges(t *testing.T) {
 		}
 
 		// Only the times differ.
-		f.Listing.At = f.Listing.At.Add(time.Second)
+		change(s, func() { f.Listing.At = f.Listing.At.Add(time.Second) })
 		if events := w.follow(); len(events) != 0 {
 			t.Errorf("got %+v although only time has passed", events)
 		}
-		f.Done = []ledger.ActRecord{{ID: "2-0", At: fakes.Noon, Act: ledger.Act{Who: "ann", What: "pause job", On: "warm-cache"}}}
+		change(s, func() {
+			f.Done = []ledger.ActRecord{{ID: "2-0", At: fakes.Noon, Act: ledger.Act{Who: "ann", What: "pause job", On: "warm-cache"}}}
+		})
 		if events := w.follow(); len(events) != 1 || events[0].sections() != "audit" {
 			t.Errorf("got %+v, want an act in the audit", events)
 		}
@@ -179,7 +191,9 @@ func TestAStreamThatIsOpenedAgainGetsWhatItMissed(t *testing.T) {
 		first.leave()
 		<-first.ended
 		act := func(n int) {
-			f.Done = []ledger.ActRecord{{ID: fmt.Sprintf("%d-0", n), At: fakes.Noon, Act: ledger.Act{Who: "ann", What: "pause job", On: "warm-cache"}}}
+			change(s, func() {
+				f.Done = []ledger.ActRecord{{ID: fmt.Sprintf("%d-0", n), At: fakes.Noon, Act: ledger.Act{Who: "ann", What: "pause job", On: "warm-cache"}}}
+			})
 		}
 		act(1)
 		time.Sleep(2 * lookEvery)
@@ -281,15 +295,20 @@ func TestAnOutageIsAnEventAndSoIsItsEnd(t *testing.T) {
 func TestAQuietStreamHasAHeartbeatWhichSignsIn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newServer(t, fakes.Fleet())
-		var refuse error
-		s.o.SignIn = &SignIn{mode: AuthBasic, who: func(*http.Request) (identity, error) { return identity{"ann", RoleAdmin}, refuse }}
+		var removed atomic.Bool
+		s.o.SignIn = &SignIn{mode: AuthBasic, who: func(*http.Request) (identity, error) {
+			if removed.Load() {
+				return identity{}, errSignIn
+			}
+			return identity{"ann", RoleAdmin}, nil
+		}}
 		w := watch(t, s, "")
 		w.take()
 		time.Sleep(heartbeat + lookEvery)
 		if got := w.take(); got != ":\n\n" {
 			t.Errorf("got %q in the time of a heartbeat, want one comment", got)
 		}
-		refuse = errSignIn
+		removed.Store(true)
 		time.Sleep(heartbeat + lookEvery)
 		select {
 		case <-w.ended:
