@@ -76,19 +76,25 @@ func (t *tool) jobLsCommand() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&note, "note", "", "list only jobs with this `NOTE`")
 	flags := filterFlags(cmd, admin.JobFilters, admin.Outcomes()[1:]...)
-	return list(t, cmd, t.jobView, func(ctx context.Context, conn *connection, _ []string, _ int) ([]admin.Job, error) {
+	return list(t, cmd, t.jobView, func(ctx context.Context, conn *connection, _ []string, limit int) ([]admin.Job, error) {
 		filter, err := flags.read(ctx, cmd, conn)
 		if err != nil {
 			return nil, err
 		}
 		jobs, err := conn.reader.Jobs(ctx)
+		if err == nil && filter.NeedsRuns() {
+			jobs, err = conn.reader.WithRuns(ctx, jobs)
+		}
 		if err != nil {
 			return nil, err
 		}
 		if jobs, err = admin.Noted(jobs, note); err == nil {
 			jobs, err = filter.Jobs(jobs)
 		}
-		return jobs, misused(cmd, err)
+		if err != nil || filter.NeedsRuns() {
+			return jobs, misused(cmd, err)
+		}
+		return conn.reader.WithRuns(ctx, first(jobs, limit))
 	})
 }
 

@@ -285,6 +285,9 @@ func (f *Filter) keepsTick(record *ledger.Record) bool {
 	return f.within(record.Tick) && (f.names(record, nil) || f.found(string(record.By)))
 }
 
+// NeedsRuns reports whether a filter of jobs looks at their runs: see [Reader.WithRuns].
+func (f *Filter) NeedsRuns() bool { return f.State != "" || f.Error != "" }
+
 // Jobs returns the jobs that match the filter. The state and the error are those of the last run.
 func (f *Filter) Jobs(all []Job) ([]Job, error) {
 	if err := f.checkState("last run", Outcomes()[1:]...); err != nil {

@@ -206,6 +206,9 @@ func listOf(t *testing.T, r *Reader, list string, filter Filter) (names []string
 	case "jobs":
 		all, err := r.Jobs(t.Context())
 		if err == nil {
+			all, err = r.WithRuns(t.Context(), all)
+		}
+		if err == nil {
 			all, err = filter.Jobs(all)
 		}
 		for _, job := range all {

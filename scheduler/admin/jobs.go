@@ -47,7 +47,8 @@ func Noted(jobs []Job, note string) ([]Job, error) {
 	return noted, nil
 }
 
-// Jobs returns every job that a worker ever registered, by name.
+// Jobs returns every job that a worker ever registered, by name. They lack their runs, which cost
+// some commands for each job: see [Reader.WithRuns].
 func (r *Reader) Jobs(ctx context.Context) ([]Job, error) {
 	records, err := r.book.Jobs(ctx)
 	if err != nil {
@@ -63,6 +64,9 @@ func (r *Reader) Job(ctx context.Context, name string) (*Job, error) {
 		return nil, err
 	}
 	described, err := r.describe(ctx, []ledger.JobRecord{record})
+	if err == nil {
+		described, err = r.WithRuns(ctx, described)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -79,9 +83,11 @@ const (
 	describedTogether = 8 // how many jobs' last runs are searched for at the same time
 	// entries of a history that are read to find the last run among skipped and missed ticks
 	lastRunWithin = 2000
+	// How many jobs one command of them names.
+	describedAtOnce = 500
 )
 
-// describe adds to each job its runs and pauses.
+// describe returns jobs without their runs.
 func (r *Reader) describe(ctx context.Context, records []ledger.JobRecord) ([]Job, error) {
 	now, err := r.now(ctx)
 	if err != nil {
@@ -91,18 +97,7 @@ func (r *Reader) describe(ctx context.Context, records []ledger.JobRecord) ([]Jo
 	if err != nil {
 		return nil, err
 	}
-	outstanding, err := r.book.CountOpen(ctx, namesOf(records))
-	if err != nil {
-		return nil, err
-	}
-	running, err := r.book.CountRunning(ctx)
-	if err != nil {
-		return nil, err
-	}
 	described := make([]Job, len(records))
-	known := r.knowing(records)
-	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(describedTogether)
 	for i, record := range records {
 		job := &described[i]
 		*job = newJob(record, now)
@@ -110,7 +105,48 @@ func (r *Reader) describe(ctx context.Context, records []ledger.JobRecord) ([]Jo
 			job.Args = record.Job.Args
 		}
 		job.QueuePaused = slices.Contains(paused, job.Queue)
-		job.Outstanding, job.Running = outstanding[job.Name], running[job.Name]
+	}
+	return described, nil
+}
+
+// WithRuns returns the same jobs with their runs: how many are outstanding and running, and the
+// last one that ended. It changes none of the given ones.
+func (r *Reader) WithRuns(ctx context.Context, list []Job) ([]Job, error) {
+	running, err := r.book.CountRunning(ctx)
+	if err != nil {
+		return nil, err
+	}
+	complete := slices.Clone(list)
+	for part := range slices.Chunk(complete, describedAtOnce) {
+		for i := range part {
+			part[i].Running = running[part[i].Name]
+		}
+		if err := r.addRuns(ctx, part); err != nil {
+			return nil, err
+		}
+	}
+	return complete, nil
+}
+
+// addRuns adds to some jobs their outstanding and their last runs.
+func (r *Reader) addRuns(ctx context.Context, list []Job) error {
+	names := make([]string, len(list))
+	for i := range list {
+		names[i] = list[i].Name
+	}
+	outstanding, err := r.book.CountOpen(ctx, names)
+	if err != nil {
+		return err
+	}
+	known, err := r.knowingJobs(ctx, names)
+	if err != nil {
+		return err
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(describedTogether)
+	for i := range list {
+		job := &list[i]
+		job.Outstanding = outstanding[job.Name]
 		group.Go(func() error {
 			last, err := known.endedPager([]string{job.Name}, wasRun).next(ctx, 1, lastRunWithin)
 			if len(last) > 0 {
@@ -120,7 +156,7 @@ func (r *Reader) describe(ctx context.Context, records []ledger.JobRecord) ([]Jo
 			return err
 		})
 	}
-	return described, group.Wait()
+	return group.Wait()
 }
 
 // now returns the server's time.

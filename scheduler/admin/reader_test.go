@@ -355,10 +355,14 @@ func TestErrorsOfAReadAreReturned(t *testing.T) {
 	r := readerOf(f)
 	ctx := t.Context()
 	for name, read := range map[string]func(context.Context) error{
-		"runs":    func(ctx context.Context) error { _, err := r.Runs(ctx, RunFilter{}); return err },
-		"final":   func(ctx context.Context) error { _, err := r.Runs(ctx, RunFilter{State: "failed"}); return err },
-		"run":     func(ctx context.Context) error { _, _, err := r.Run(ctx, "a#b"); return err },
-		"jobs":    func(ctx context.Context) error { _, err := r.Jobs(ctx); return err },
+		"runs":  func(ctx context.Context) error { _, err := r.Runs(ctx, RunFilter{}); return err },
+		"final": func(ctx context.Context) error { _, err := r.Runs(ctx, RunFilter{State: "failed"}); return err },
+		"run":   func(ctx context.Context) error { _, _, err := r.Run(ctx, "a#b"); return err },
+		"jobs":  func(ctx context.Context) error { _, err := r.Jobs(ctx); return err },
+		"runs of jobs": func(ctx context.Context) error {
+			_, err := r.WithRuns(ctx, []Job{{Name: "warm-cache"}})
+			return err
+		},
 		"job":     func(ctx context.Context) error { _, err := r.Job(ctx, "warm-cache"); return err },
 		"ticks":   func(ctx context.Context) error { _, err := r.Ticks(ctx, "warm-cache", 0); return err },
 		"next":    func(ctx context.Context) error { _, err := r.Next(ctx, "", 1); return err },

@@ -31,6 +31,13 @@ func (r *Reader) Revealing() *Reader {
 	return &revealing
 }
 
+// veiled returns a reader of a book whose definitions are known.
+func (r *Reader) veiled(book Book, known map[string]*jobs.Job) *Reader {
+	veiled := *r
+	veiled.book = &veil{book, func(context.Context, []string) (map[string]*jobs.Job, error) { return known, nil }}
+	return &veiled
+}
+
 // knowing returns a reader that need not read the definitions of its records, which have been read.
 func (r *Reader) knowing(records []ledger.JobRecord) *Reader {
 	v, is := r.book.(*veil)
@@ -41,9 +48,20 @@ func (r *Reader) knowing(records []ledger.JobRecord) *Reader {
 	for _, record := range records {
 		known[record.Job.Name] = record.Job
 	}
-	knowing := *r
-	knowing.book = &veil{v.Book, func(context.Context, []string) (map[string]*jobs.Job, error) { return known, nil }}
-	return &knowing
+	return r.veiled(v.Book, known)
+}
+
+// knowingJobs is like knowing, and reads the definitions of the named jobs first, all at once.
+func (r *Reader) knowingJobs(ctx context.Context, names []string) (*Reader, error) {
+	v, is := r.book.(*veil)
+	if !is {
+		return r, nil
+	}
+	known, err := v.definitions(ctx, names)
+	if err != nil {
+		return nil, err
+	}
+	return r.veiled(v.Book, known), nil
 }
 
 // reveals reports whether this reader shows the values of secret args.

@@ -31,18 +31,8 @@ func (s *Server) routes() {
 	r := s.o.Reader
 
 	list(s, v1+"jobs", func(ctx context.Context, q question) (*part[admin.Job], error) {
-		filter, err := s.filter(ctx, q)
-		if err != nil {
-			return nil, err
-		}
-		all, err := shared(ctx, s.read, "jobs", r.Jobs)
-		if err == nil {
-			all, err = admin.Noted(all, q.value("note"))
-		}
-		if err == nil {
-			all, err = filter.Jobs(all)
-		}
-		return cut(q, all, func(job *admin.Job) string { return job.Name }), err
+		jobs, _, err := s.jobs(ctx, q)
+		return jobs, err
 	}, with(admin.JobFilters, "note")...).as("listJobs", "Jobs, by name")
 	list(s, v1+"jobs/{job}/ticks", s.ticks, admin.TickFilters...).as("listTicks", "Ticks of a job and their outcomes")
 	one(s, v1+"runs", s.runs, with(admin.RunFilters, "group", "limit", "cursor")...).
@@ -320,6 +310,39 @@ func newPart[T any](items []T, next string) *part[T] {
 		p.NextCursor = &next
 	}
 	return p
+}
+
+// jobs returns the requested part of the jobs that match the filter of a question, and how many
+// jobs exist. It reads the runs of the others only for a filter that looks at them.
+func (s *Server) jobs(ctx context.Context, q question) (listed *part[admin.Job], known int, err error) {
+	filter, err := s.filter(ctx, q)
+	if err != nil {
+		return nil, 0, err
+	}
+	all, err := shared(ctx, s.read, "jobs", s.o.Reader.Jobs)
+	if err != nil {
+		return nil, 0, err
+	}
+	known = len(all)
+	withRuns := func(name string, list []admin.Job) ([]admin.Job, error) {
+		return shared(ctx, s.read, name, func(ctx context.Context) ([]admin.Job, error) { return s.o.Reader.WithRuns(ctx, list) })
+	}
+	if filter.NeedsRuns() {
+		if all, err = withRuns("jobs with runs", all); err != nil {
+			return nil, 0, err
+		}
+	}
+	if all, err = admin.Noted(all, q.value("note")); err != nil {
+		return nil, 0, err
+	}
+	if all, err = filter.Jobs(all); err != nil {
+		return nil, 0, err
+	}
+	listed = cut(q, all, func(job *admin.Job) string { return job.Name })
+	if !filter.NeedsRuns() {
+		listed.Items, err = withRuns("jobs of "+q.address(), listed.Items)
+	}
+	return listed, known, err
 }
 
 // cut takes the requested part out of a list, in the order of its positions. An item may have

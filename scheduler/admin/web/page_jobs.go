@@ -31,26 +31,15 @@ func (s *Server) jobsPage(ctx context.Context, q question, v *view) (err error) 
 	if v.Now, err = s.now(ctx); err != nil {
 		return err
 	}
-	filter, err := s.filter(ctx, q)
+	listed, known, err := s.jobs(ctx, q)
 	if err != nil {
-		return err
-	}
-	all, err := shared(ctx, s.read, "jobs", s.o.Reader.Jobs)
-	if err != nil {
-		return err
-	}
-	known := len(all)
-	if all, err = admin.Noted(all, q.value("note")); err != nil {
-		return err
-	}
-	if all, err = filter.Jobs(all); err != nil {
 		return err
 	}
 	v.Title = "Jobs"
 	v.Seen = struct {
 		rows[admin.Job]
 		Known int // without the filter
-	}{newRows(s, q, cut(q, all, func(job *admin.Job) string { return job.Name })), known}
+	}{newRows(s, q, listed), known}
 	v.filterBy(with(admin.JobFilters, "note"), map[string][]string{"note": admin.Notes, "state": admin.Outcomes()[1:]})
 	return nil
 }

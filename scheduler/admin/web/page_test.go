@@ -335,6 +335,31 @@ func TestLongListsAreCutAndCounted(t *testing.T) {
 	}
 }
 
+func TestAPartOfTheJobsReadsOnlyItsOwnHistories(t *testing.T) {
+	t.Parallel()
+	f := &fakes.Fake{Ended: map[string][]*ledger.Record{}}
+	for i := range 1000 {
+		name := fmt.Sprintf("job-%04d", i)
+		f.Registered = append(f.Registered, ledger.JobRecord{Job: &jobs.Job{Name: name, Every: time.Minute}, Cursor: fakes.Noon})
+		f.Ended[name] = []*ledger.Record{{ID: jobs.RequestRunID(name, "1"), Job: name, State: ledger.StateSucceeded, Finished: fakes.Noon}}
+	}
+	for _, one := range []struct {
+		path      string
+		histories int64
+	}{
+		{"/api/v1/jobs?limit=50", 50}, {"/jobs?limit=50&q=job-01", 50}, {"/config", 0},
+		{"/jobs?limit=50&state=succeeded", 1000},
+	} {
+		f.HistoryCount.Store(0)
+		if w := get(newServer(t, f), one.path); w.Code != http.StatusOK {
+			t.Errorf("%s: %d: %s", one.path, w.Code, w.Body)
+		}
+		if n := f.HistoryCount.Load(); n != one.histories {
+			t.Errorf("%s: %d histories were read, want %d", one.path, n, one.histories)
+		}
+	}
+}
+
 func TestPageInAnOutageShowsTheLastOverview(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := fakes.Fleet()
