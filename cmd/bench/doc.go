@@ -64,6 +64,9 @@
 // keeps how each hold and each wait has ended, the other does not. The difference is what that
 // costs an end. Below it is the memory that an entry takes.
 //
+// admin: each page of the admin server beside very many jobs, runs, holds, waits and workers: the
+// server's time, the size of the page, and the longest of the commands that it sends to Redis.
+//
 // bundle: 40 goroutines each take one of ten resources for some milliseconds, again and again; one
 // more requests all ten. How often does it get them, and what does that cost the others? Libraries
 // without bundles take the ten one after the other, in the order of their names. That cannot

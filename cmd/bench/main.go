@@ -55,6 +55,7 @@ var measurements = []measurement{
 	{"size", "many runs due at one instant", measureSize},
 	{"size-outstanding", "a worker beside many outstanding runs, Redis 10 ms away", measureOutstanding},
 	{"size-triggers", "many triggers that change in one deploy, Redis 1 ms away", measureTriggers},
+	{"admin", "pages beside 100,000 jobs, 1,000,000 ended runs and 10,000 holds", measureAdmin},
 	{"scripts", "slowest script of each kind at 100,000 holds, 10,000 waits, 100,000 outstanding runs", measureScripts},
 }
 
