@@ -158,13 +158,13 @@ func (c *connection) releasing(ctx context.Context, name string, token locks.Tok
 	who := fmt.Sprintf("%s (%s)", h.Worker, sum(", ", h.Purpose(), "for "+admin.Age(time.Duration(h.Held))))
 	what := bundleName(name, len(h.Locks()))
 	d := &deed{
-		effect: fmt.Sprintf("this ends the work of %s, and %s passes on when the holder has confirmed that", who, what),
+		effect: fmt.Sprintf("this ends the work of %s, and %s passes on when the holder has confirmed that (%s)", who, what, lock.AfterRelease(h)),
 		asks:   true, reason: true,
 	}
 	said := fmt.Sprintf("%s is asked to release %s", h.Worker, what)
 	if force {
-		d.effect = fmt.Sprintf("%s passes on at once, while %s may still work under it: two holders at the same time, "+
-			"and only a target that checks the fencing token refuses the writes of the old one", what, who)
+		d.effect = fmt.Sprintf("%s passes on at once (%s), while %s may still work under it: two holders at the same time, "+
+			"and only a target that checks the fencing token refuses the writes of the old one", what, lock.AfterRelease(h), who)
 		d.warning = fmt.Sprintf("until %s learns of that, two holders may work at the same time", h.Worker)
 		said = fmt.Sprintf("%s is taken from %s", what, h.Worker)
 	}

@@ -179,6 +179,7 @@ func (t *tool) showRun(r *admin.Run, now time.Time) error {
 		{"started", withAge(r.StartedAt.String(), ago(now, r.StartedAt.Time))},
 		{"finished", withAge(r.FinishedAt.String(), ago(now, r.FinishedAt.Time))},
 		{"took", r.Took(now)},
+		{"unusual", string(r.Unusual)},
 	}
 	if n := len(r.Attempts); n > 0 {
 		facts = append(facts, fact{"stuck", stuckSince(r.Attempts[n-1].Stuck, now)})

@@ -166,18 +166,23 @@ func namesOf(records []ledger.JobRecord) []string {
 	return names
 }
 
-// Run returns one run, with the reason if it does not run, and the tail of its last attempt's
-// output. Skipped and missed ticks also have an id.
+// Run returns one run, with the reason if it does not run or takes unusually long, and the tail of
+// its last attempt's output. Skipped and missed ticks also have an id.
 func (r *Reader) Run(ctx context.Context, id jobs.RunID) (*Run, string, error) {
 	record, output, err := r.book.Find(ctx, id)
 	if err != nil {
 		return nil, "", err
 	}
 	run, err := r.runOf(ctx, record)
+	if err != nil {
+		return nil, "", err
+	}
+	run.Unusual, err = r.unusual(ctx, run)
 	return run, output, err
 }
 
-// RunWithoutOutput is [Reader.Run] without the output, which may be long.
+// RunWithoutOutput is [Reader.Run] without the output, which may be long, and without what is usual
+// for its job.
 func (r *Reader) RunWithoutOutput(ctx context.Context, id jobs.RunID) (*Run, error) {
 	record, err := r.book.FindRecord(ctx, id)
 	if err != nil {

@@ -36,6 +36,10 @@ type Run struct {
 	// WaitingFor is why an unfinished run does not run. Only the answer about a single run has it;
 	// running and finished runs do not have the field, nor do lists.
 	WaitingFor *WaitingFor `json:"waiting_for,omitempty"`
+
+	// Unusual is by how much a running run exceeds the usual duration of its job's runs, in words.
+	// Only the answer about a single run has it; other runs do not have the field.
+	Unusual Text `json:"unusual,omitempty"`
 }
 
 // Attempt is one try at a run.

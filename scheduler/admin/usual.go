@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -34,7 +35,12 @@ type Usual struct {
 	P50, P95 time.Duration
 }
 
-const usualLeast = 5 // runs that must have succeeded before a duration is called unusual
+const (
+	// UsualOver is from how many of a job's last ends its usual duration is computed.
+	UsualOver = 50
+
+	usualLeast = 5 // runs that must have succeeded before a duration is called unusual
+)
 
 // UsualOf returns how long runs usually take.
 func UsualOf(runs []Run) Usual {
@@ -56,3 +62,32 @@ func UsualOf(runs []Run) Usual {
 // Exceeds reports whether a duration is unusually long: longer than 95 % of the runs took. With
 // fewer than five of them no duration is unusual.
 func (u Usual) Exceeds(d time.Duration) bool { return u.Of >= usualLeast && d > u.P95 }
+
+// Unusual describes by how much a running run exceeds what is usual; "" if it does not.
+func (u Usual) Unusual(run *Run, now time.Time) string {
+	if run.State != ledger.StateRunning || len(run.Attempts) == 0 {
+		return ""
+	}
+	took := now.Sub(run.Attempts[len(run.Attempts)-1].StartedAt.Time)
+	if !u.Exceeds(took) {
+		return ""
+	}
+	return fmt.Sprintf("runs for %s, unusually long: 95 %% of the last %d successful runs took at most %s", Span(took), u.Of, Span(u.P95))
+}
+
+// unusual describes by how much a running run exceeds the usual duration of its job's runs; "" if
+// it does not. Of a job that was forgotten no usual duration is known.
+func (r *Reader) unusual(ctx context.Context, run *Run) (Text, error) {
+	if run.State != ledger.StateRunning {
+		return "", nil
+	}
+	ends, err := r.Ends(ctx, run.Job, UsualOver)
+	if errors.Is(err, ledger.ErrUnknown) {
+		return "", nil
+	}
+	if err != nil {
+		return "", err
+	}
+	now, err := r.now(ctx)
+	return Text(UsualOf(ends).Unusual(run, now)), err
+}

@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"lockstep/jobs"
@@ -430,6 +431,12 @@ func shorten(text string, most int) string {
 		return text
 	}
 	return string([]rune(text)[:most]) + "…"
+}
+
+// sentence makes a sentence of a clause.
+func sentence(clause string) string {
+	first, size := utf8.DecodeRuneInString(clause)
+	return string(unicode.ToUpper(first)) + clause[size:] + "."
 }
 
 // scheduleOf describes when a job runs.

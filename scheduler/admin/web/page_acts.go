@@ -444,7 +444,7 @@ func (s *Server) cancelRun() pageAct {
 					if err != nil {
 						return nil, err
 					}
-					a.Says = append(a.Says, "Then it releases "+shorten(name, 80)+". "+afterRelease(lock, &holder))
+					a.Says = append(a.Says, "Then it releases "+shorten(name, 80)+". "+sentence(lock.AfterRelease(&holder)))
 				}
 			}
 			return a, nil
@@ -503,7 +503,7 @@ func (s *Server) releaseLock() pageAct {
 			a.Says = []string{
 				fmt.Sprintf("It is held by %s on %s for %s.", shorten(cmp.Or(holder.Purpose(), string(holder.HoldID)), 200), holder.Worker, admin.Span(time.Duration(holder.Held))),
 				"The work under it is canceled, and all " + plural(len(holder.Locks()), "lock", "locks") + " of its bundle pass on when it has stopped, or when its session ends.",
-				afterRelease(lock, holder),
+				sentence(lock.AfterRelease(holder)),
 			}
 			return a, nil
 		},

@@ -15,7 +15,6 @@ import (
 
 const (
 	nextTicks = 10 // that a job's page shows
-	lastEnds  = 50
 	openRuns  = 10
 )
 
@@ -87,7 +86,8 @@ func (s *Server) jobPage(ctx context.Context, q question, v *view) (err error) {
 		return err
 	}
 	seen := jobSeen{Job: job, Args: readable(job.Args)}
-	if seen.Ended, err = s.ends(ctx, name); err != nil {
+	seen.Ended, err = shared(ctx, s.read, "page ends "+name, func(ctx context.Context) ([]admin.Run, error) { return r.Ends(ctx, name, admin.UsualOver) })
+	if err != nil {
 		return err
 	}
 	seen.Usual = admin.UsualOf(seen.Ended)
@@ -102,7 +102,7 @@ func (s *Server) jobPage(ctx context.Context, q question, v *view) (err error) {
 	for _, run := range open {
 		if !run.State.Final() {
 			seen.Open = append(seen.Open, run)
-			if text := unusual(run, seen.Usual, v.Now); text != "" {
+			if text := seen.Usual.Unusual(&run, v.Now); text != "" {
 				seen.Long = append(seen.Long, fmt.Sprintf("%s %s", run.ID, text))
 			}
 		}
@@ -121,21 +121,6 @@ func (s *Server) jobPage(ctx context.Context, q question, v *view) (err error) {
 	seen.Ticks = newRows(s, q, ticks)
 	v.Page, v.Title, v.Seen = "jobs", name, seen
 	return nil
-}
-
-// ends returns the last runs of a job that ended.
-func (s *Server) ends(ctx context.Context, job string) ([]admin.Run, error) {
-	return shared(ctx, s.read, "page ends "+job, func(ctx context.Context) ([]admin.Run, error) { return s.o.Reader.Ends(ctx, job, lastEnds) })
-}
-
-// unusual describes by how much a running run exceeds what is usual; "" when it does not.
-func unusual(run admin.Run, usual admin.Usual, now time.Time) string {
-	last := lastAttempt(run)
-	if run.State != ledger.StateRunning || last == nil || !usual.Exceeds(now.Sub(last.StartedAt.Time)) {
-		return ""
-	}
-	return fmt.Sprintf("runs for %s, unusually long: 95 %% of the last %d successful runs took at most %s", admin.Span(now.Sub(last.StartedAt.Time)),
-		usual.Of, admin.Span(usual.P95))
 }
 
 func localTicks(ticks []admin.NextTick, timezone string) []localTick {

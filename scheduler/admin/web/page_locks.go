@@ -2,8 +2,6 @@ package web
 
 import (
 	"context"
-	"fmt"
-	"slices"
 
 	"lockstep/locks"
 	"lockstep/scheduler/admin"
@@ -67,7 +65,7 @@ func (s *Server) lockPage(ctx context.Context, q question, v *view) error {
 	v.Page, v.Title, v.Now = "locks", name, snapshot.At
 	seen := lockSeen{Lock: lock}
 	for _, holder := range lock.Holders[:min(len(lock.Holders), mostWaiters)] {
-		seen.Holders = append(seen.Holders, holding{holder, holder.Of(name), afterRelease(lock, &holder)})
+		seen.Holders = append(seen.Holders, holding{holder, holder.Of(name), sentence(lock.AfterRelease(&holder))})
 	}
 	seen.MoreHold = len(lock.Holders) - len(seen.Holders)
 	seen.Waits = lock.Waits[:min(len(lock.Waits), mostWaiters)]
@@ -77,60 +75,6 @@ func (s *Server) lockPage(ctx context.Context, q question, v *view) error {
 	}
 	v.Seen = seen
 	return nil
-}
-
-// nextAfter returns the waits that get a lock when a holder releases it, in their order: those that
-// nothing else blocks.
-func nextAfter(lock *admin.Lock, holder *admin.Holder) []admin.Wait {
-	released := []string{string(holder.RunID), string(holder.HoldID)}
-	var next []admin.Wait
-	for _, wait := range lock.Waits {
-		if len(wait.BlockedBy) > 0 && !slices.ContainsFunc(wait.BlockedBy, func(id string) bool { return !slices.Contains(released, id) }) {
-			next = append(next, wait)
-		}
-	}
-	return next
-}
-
-// afterRelease says what happens when a holder releases a lock, as far as the waits are known now.
-func afterRelease(lock *admin.Lock, holder *admin.Holder) string {
-	wait := plural(len(lock.Waits), "request waits", "requests wait") + " for " + shorten(lock.Name, 80)
-	if len(lock.Waits) == 0 {
-		return "No request waits for " + shorten(lock.Name, 80) + ": it becomes free."
-	}
-	next := nextAfter(lock, holder)
-	if len(next) == 0 {
-		return wait + "; none of them can start after this release alone, since other locks or waits block each one."
-	}
-	names := make([]string, 0, mostBlockers)
-	for _, one := range next[:min(len(next), mostBlockers)] {
-		names = append(names, nameOf(&one))
-	}
-	text := wait + "; the next is " + names[0]
-	if len(names) > 1 {
-		text = wait + "; the next are " + join(names)
-	}
-	if more := len(next) - len(names); more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
-	}
-	return text + "."
-}
-
-// nameOf returns the name of a waiter for a sentence.
-func nameOf(wait *admin.Wait) string {
-	if purpose := wait.Purpose(); purpose != "" {
-		return shorten(purpose, 200)
-	}
-	return string(wait.ID)
-}
-
-// join lists words in a sentence.
-func join(words []string) string {
-	text := words[0]
-	for _, word := range words[1:] {
-		text += ", " + word
-	}
-	return text
 }
 
 // firstHolder returns the holder that a list names, or nil.

@@ -56,7 +56,6 @@ type runSeen struct {
 	Made        string // what started it
 	Args        string
 	Output      string
-	Unusual     string
 	Explanation *admin.Explanation
 	Axis        *axis // nil: nothing of it has a time
 	Holds       []admin.Holder
@@ -77,13 +76,6 @@ func (s *Server) runPage(ctx context.Context, q question, v *view) error {
 	seen := runSeen{Run: run, Made: madeBy(run), Args: readable(run.Args), Output: jobs.Cut(found.output, mostText), Axis: drawAttempts(run, v.Now)}
 	if seen.Explanation, err = s.explainRun(ctx, run); err != nil {
 		return err
-	}
-	if run.State == ledger.StateRunning {
-		ends, err := s.ends(ctx, run.Job)
-		if err != nil {
-			return err
-		}
-		seen.Unusual = unusual(*run, admin.UsualOf(ends), v.Now)
 	}
 	for _, hold := range snapshot.Holders {
 		if hold.RunID == admin.Text(run.ID) {
