@@ -86,7 +86,7 @@ jobs:
 			want: []string{"silent", "late"}},
 		{ask: "Which worker has another config?", command: []string{"worker", "ls", "-o", "wide"}, page: "/config",
 			want: digests},
-		{ask: "Who did what since yesterday?", command: []string{"audit", "--since", "24h"}, page: "/audit?since=24h",
+		{ask: "What was done since yesterday, and by which user?", command: []string{"audit", "--since", "24h"}, page: "/audit?since=24h",
 			want: []string{"pause queue", "reports", "month end"}},
 		{ask: "What failed in the last hour, by error?", command: []string{"run", "ls", "--since", "1h", "--state", "failed", "--group", "error"},
 			page: "/runs?since=1h&state=failed&group=error", want: []string{"exit status 3", "fails#a"}},
