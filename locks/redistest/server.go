@@ -63,8 +63,9 @@ type Server struct {
 	options Options
 	kind    kind
 	binary  string
-	dir     string // all files of this server; removed by Stop
-	port    int    // 0 without TCP
+	dir     string       // all files of this server; removed by Stop
+	port    int          // 0 without TCP
+	claim   net.Listener // keeps port for this server; nil without TCP
 
 	mu      sync.Mutex // held while the process changes
 	process *process   // nil while none runs; guarded by mu
@@ -129,50 +130,80 @@ func launch(ctx context.Context, k kind, o Options) (_ *Server, err error) {
 		}
 		return s, nil
 	}
-	// Only trying shows whether a port is free: another process may take it between the check and
+	// Only trying shows whether a port is free: another program may take it between the check and
 	// the server's bind. Then the server ends at once and the next port is tried.
 	for range 10 {
-		if s.port, err = freePort(ctx); err != nil {
+		if s.port, s.claim, err = claimPort(ctx); err != nil {
 			return nil, err
 		}
 		if err = s.startNew(ctx); err == nil {
 			return s, nil
 		}
-		if ctx.Err() != nil {
+		if err = errors.Join(err, s.unclaim()); ctx.Err() != nil {
 			break
 		}
 	}
 	return nil, err
 }
 
-// busOffset is the distance between the port of a Cluster node and its port for the other nodes.
-const busOffset = 10_000
+// The ports of servers are below those that systems use for outgoing connections, on Linux from
+// 32,768: such a connection could take the port while its server is being restarted, and one that
+// is dialed to a dead server could even connect to itself.
+const (
+	firstPort, endPort = 11_000, 16_000
 
-// freePort returns a port that is free, as is the one busOffset above it. It draws from the ports
-// below those that systems use for outgoing connections: such a connection could take the port
-// while its server is being restarted, and one that is dialed to a dead server could even connect
-// to itself.
-func freePort(ctx context.Context) (int, error) {
-	const first, end = 11_000, 21_000 // with the offset below 32,768, where Linux' own range begins
-	var err error
+	claimOffset = 5_000  // between a port and the listener that claims it
+	busOffset   = 10_000 // between the port of a Cluster node and its port for the other nodes
+)
+
+// claimPort claims a free port until the returned listener is closed, also against the tests of
+// other processes.
+func claimPort(ctx context.Context) (port int, claim net.Listener, err error) {
 	for range 100 {
-		port := first + rand.N(end-first)
-		if err = errors.Join(tryPort(ctx, port), tryPort(ctx, port+busOffset)); err == nil {
-			return port, nil
-		}
-		if ctx.Err() != nil {
+		port = firstPort + rand.N(endPort-firstPort)
+		if claim, err = claimOf(ctx, port); err == nil || ctx.Err() != nil {
 			break
 		}
 	}
-	return 0, fmt.Errorf("redistest: find a free port: %w", err)
+	if err != nil {
+		return 0, nil, fmt.Errorf("redistest: find a free port: %w", err)
+	}
+	return port, claim, nil
 }
 
-func tryPort(ctx context.Context, port int) error {
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", loopback(port))
+// claimOf claims a port if it is free, as is the one busOffset above it. The claim is a listener on
+// another port, which no program connects to. Without it, a server of another test could get the
+// port of a killed one. The sentinels and the nodes that still look for the killed server would take
+// the new one for it: they would join its topology, and change its role.
+func claimOf(ctx context.Context, port int) (net.Listener, error) {
+	claim, err := listen(ctx, port+claimOffset)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return l.Close()
+	for _, wanted := range []int{port, port + busOffset} {
+		l, err := listen(ctx, wanted)
+		if err == nil {
+			err = l.Close()
+		}
+		if err != nil {
+			return nil, errors.Join(err, claim.Close())
+		}
+	}
+	return claim, nil
+}
+
+func listen(ctx context.Context, port int) (net.Listener, error) {
+	return new(net.ListenConfig).Listen(ctx, "tcp", loopback(port))
+}
+
+// unclaim leaves the port to others.
+func (s *Server) unclaim() error {
+	if s.claim == nil {
+		return nil
+	}
+	claim := s.claim
+	s.claim = nil
+	return claim.Close()
 }
 
 func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
@@ -541,8 +572,8 @@ func (s *Server) Stop() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.kill()
-	if err := os.RemoveAll(s.dir); err != nil {
-		return fmt.Errorf("redistest: remove the server's files: %w", err)
+	if err := errors.Join(s.unclaim(), os.RemoveAll(s.dir)); err != nil {
+		return fmt.Errorf("redistest: remove what a server leaves behind: %w", err)
 	}
 	return nil
 }
