@@ -77,9 +77,19 @@ func newReloader(options configs.Options, config *configs.Config, mark string, l
 	r.inputs.Store(options.Inputs)
 	r.status.Store(&admin.Config{
 		Digest: mark, Files: config.Files, Jobs: len(config.Jobs), Warnings: len(config.Warnings.List),
-		LoadedAt: admin.Instant{Time: time.Now()},
+		LoadedAt: admin.Instant{Time: time.Now()}, Places: placesOf(config),
 	})
 	return r
+}
+
+// placesOf returns where the jobs of a config are defined.
+func placesOf(config *configs.Config) map[string]string {
+	places := make(map[string]string, len(config.Jobs))
+	for _, job := range config.Jobs {
+		origin := config.JobOrigin(job.Name)
+		places[job.Name] = fmt.Sprintf("%s:%d", origin.File, origin.Line)
+	}
+	return places
 }
 
 // reload loads the config again. A refused config is not an error: status reports it.
@@ -114,6 +124,7 @@ func (r *reloader) reload(ctx context.Context, why string) error {
 	}
 	r.running = config
 	status.Digest, status.Files, status.Jobs, status.Warnings = mark, config.Files, len(config.Jobs), len(config.Warnings.List)
+	status.Places = placesOf(config)
 	status.LoadedAt, status.Reloads = admin.Instant{Time: time.Now()}, status.Reloads+1
 	status.RefusedAt, status.Problems, status.NeedsRestart = admin.Instant{}, nil, restart
 	r.status.Store(&status)

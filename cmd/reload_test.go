@@ -138,6 +138,29 @@ func TestACheckOfTheConfigChangesNothing(t *testing.T) {
 	}
 }
 
+func TestAReloadMovesThePlacesOfJobs(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "lockstep.yaml")
+	write(t, path, jobNamed("before"))
+	options := configs.Options{Paths: []string{path}, Environ: []string{}}
+	config, err := readConfig(options)
+	must(t, err)
+	r := newReloader(options, config, "mark", slog.New(slog.DiscardHandler), func(context.Context, *configs.Config, string) error { return nil })
+	check := func(want string) {
+		t.Helper()
+		if got := fmt.Sprint(r.status.Load().Places); got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+	check(fmt.Sprintf("map[before:%s:2 fixed:%s:3]", path, path))
+	write(t, path, "# jobs that a later line defines\n\n"+jobNamed("after"))
+	must(t, r.reload(t.Context(), "a test"))
+	check(fmt.Sprintf("map[after:%s:4 fixed:%s:5]", path, path))
+	write(t, path, "jobs: {after: {shedule: x}}\n")
+	must(t, r.reload(t.Context(), "a test")) // refused: the worker keeps its jobs
+	check(fmt.Sprintf("map[after:%s:4 fixed:%s:5]", path, path))
+}
+
 func single(t *testing.T) func(dir string) string {
 	return func(dir string) string {
 		path := filepath.Join(dir, "lockstep.yaml")

@@ -86,6 +86,9 @@ func overlayStruct(laid, over reflect.Value) {
 	}
 }
 
+// JobOrigin returns the place where a job is defined, or the zero Origin.
+func (c *Config) JobOrigin(name string) Origin { return c.written[name] }
+
 // register adds the jobs of a file. If two have the same name, the first is kept.
 func (l *loader) register(s *source) {
 	for _, name := range slices.Sorted(maps.Keys(s.file.Jobs)) {

@@ -37,6 +37,7 @@ type Config struct {
 	// Warnings has no errors.
 	Warnings Problems
 
+	written  map[string]Origin // of jobs
 	declared map[string]Origin // of permits
 	origins  *loader           // for JobValues; nil unless Options.Origins is set
 }
@@ -132,6 +133,11 @@ func Load(o Options) (*Config, error) {
 	}
 	c := &Config{Settings: settings, Origins: origins, Permits: l.buildPermits(), Jobs: l.buildJobs(), declared: make(map[string]Origin)}
 	c.HTTPTimeouts = l.workTimeouts
+	c.written = make(map[string]Origin, len(c.Jobs))
+	for _, job := range c.Jobs {
+		f := l.jobs[job.Name]
+		c.written[job.Name] = f.src.origin(f.key)
+	}
 	for name, f := range l.permits {
 		c.declared[name] = f.src.origin(f.key)
 	}

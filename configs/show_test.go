@@ -103,3 +103,20 @@ func TestEachKeyOfAJobHasItsOrigin(t *testing.T) {
 		t.Error("an unknown job has values")
 	}
 }
+
+func TestEachJobHasTheLineOfItsName(t *testing.T) {
+	t.Parallel()
+	dir := writeFiles(t, map[string]string{
+		"conf.d/a.yaml": "include: [../b.yaml]\n\njobs:\n  # the first\n  a:\n    command: [x]\n",
+		"b.yaml":        "jobs: {b: {command: [x]}}\n",
+	})
+	c, err := Load(Options{Paths: []string{filepath.Join(dir, "conf.d")}, Environ: []string{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{"a": "conf.d/a.yaml:5:3", "b": "b.yaml:1:8", "c": "default"} {
+		if got := strings.ReplaceAll(c.JobOrigin(name).String(), dir+"/", ""); got != want {
+			t.Errorf("job %s: got %s, want %s", name, got, want)
+		}
+	}
+}

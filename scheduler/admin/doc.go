@@ -12,12 +12,12 @@
 // # Shapes
 //
 // The types [Run], [ErrorGroup], [Lock], [Worker], [Tick], [Job], [Wait], [Entry], [NextTick],
-// [Queue], [Overview], [Explanation], [Act], [Bulk], [TickSpan] and [ConfigCheck] are what scripts
-// rely on, in the API and in the command line's -o json alike. Names are in snake_case. Times are
-// RFC 3339 in UTC with milliseconds ([Instant]), ticks have no fraction ([TickTime]), durations are
-// seconds in a field called ..._seconds ([Seconds]). Tokens and ids are strings. A missing value is
-// null, and a list without elements is []. All times and ages are by Redis' clock, except a
-// worker's started_at, which only its own clock knows.
+// [Queue], [Overview], [Explanation], [Act], [Bulk], [TickSpan], [ConfigCheck] and [ConfigJob] are
+// what scripts rely on, in the API and in the command line's -o json alike. Names are in
+// snake_case. Times are RFC 3339 in UTC with milliseconds ([Instant]), ticks have no fraction
+// ([TickTime]), durations are seconds in a field called ..._seconds ([Seconds]). Tokens and ids are
+// strings. A missing value is null, and a list without elements is []. All times and ages are by
+// Redis' clock, except a worker's started_at, which only its own clock knows.
 //
 // Besides its locks, a run holds the resource "run:<run id>", which keeps it from running twice. It
 // would fill every list of locks without adding information, so lists omit it, unless a hold has

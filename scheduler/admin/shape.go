@@ -367,6 +367,15 @@ type Config struct {
 	Problems  []ConfigProblem `json:"problems"` // the reasons for the refusal
 	// settings with other values in the files than in this process
 	NeedsRestart []string `json:"needs_restart"`
+
+	// where its jobs are defined, as file:line, with the path as check prints it
+	Places map[string]string `json:"-"`
+}
+
+// ConfigJob is a job in the config of this process' worker. Scripts rely on its shape.
+type ConfigJob struct {
+	Job string `json:"job"`
+	At  string `json:"at"` // where it is defined, as file:line
 }
 
 // ConfigProblem is one error in a config.

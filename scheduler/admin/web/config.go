@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
+	"slices"
 	"time"
 
 	"lockstep/scheduler/admin"
@@ -26,6 +28,17 @@ func (s *Server) configRoutes(v1 string) {
 		}
 		return config, nil
 	}).as("getConfig", "The config of the worker that answers")
+	list(s, v1+"config/jobs", func(_ context.Context, q question) (*part[admin.ConfigJob], error) {
+		config := s.config()
+		if config == nil {
+			return nil, ErrNoConfig
+		}
+		jobs := make([]admin.ConfigJob, 0, len(config.Places))
+		for _, name := range slices.Sorted(maps.Keys(config.Places)) {
+			jobs = append(jobs, admin.ConfigJob{Job: name, At: config.Places[name]})
+		}
+		return cut(q, jobs, func(job *admin.ConfigJob) string { return job.Job }), nil
+	}).as("listConfigJobs", "The jobs in the config of the worker that answers, by name, and where they are defined")
 	reload := s.register(http.MethodPost, reloadPath, RoleAdmin, func(w http.ResponseWriter, r *http.Request) {
 		told := line{who: asker(r), action: "reload config", on: s.o.Worker()}
 		if err := s.reload(w, r, told); err != nil {

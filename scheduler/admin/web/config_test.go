@@ -57,6 +57,41 @@ func TestConfigIsShown(t *testing.T) {
 	}
 }
 
+// A page names the place of a job in the files of the worker that serves it. A job that only other
+// workers have has none there.
+func TestAJobIsShownWithItsFileAndLine(t *testing.T) {
+	t.Parallel()
+	config := &admin.Config{Places: map[string]string{"warm-cache": "conf.d/<shop>.yaml:14", "only-here": "conf.d/new.yaml:3"}}
+	f := fakes.Fleet()
+	for i := range f.Registered {
+		f.Registered[i].Drifted = true
+	}
+	s, err := New(Options{Reader: readerOf(f), Worker: func() string { return "web-1.x" }, Logger: slog.New(slog.DiscardHandler), Config: func() *admin.Config { return config }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const place = "<code>conf.d/&lt;shop&gt;.yaml:14</code>"
+	for path, want := range map[string]int{"/jobs/warm-cache": 1, "/jobs/nightly-backup": 0, "/config": 1} {
+		body := browse(s, path).Body.String()
+		if strings.Count(body, place) != want || strings.Contains(body, "new.yaml") {
+			t.Errorf("%s: got %s, want %s %d times", path, body, place, want)
+		}
+	}
+	if body := browse(s, "/jobs/nightly-backup").Body.String(); strings.Contains(body, "<dt>File</dt>") {
+		t.Error("the page of a job that this worker does not have names a file")
+	}
+	want := `{"items":[{"job":"only-here","at":"conf.d/new.yaml:3"}],"next_cursor":"b25seS1oZXJl"}` + "\n"
+	if got := get(s, "/api/v1/config/jobs?limit=1").Body.String(); got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	if got := getList(t, s, "/api/v1/config/jobs?cursor=b25seS1oZXJl").names("at"); len(got) != 1 || got[0] != "conf.d/<shop>.yaml:14" {
+		t.Errorf("the next page has %v", got)
+	}
+	if w := get(newServer(t, f), "/api/v1/config/jobs"); w.Code != http.StatusNotFound {
+		t.Errorf("a process without a worker answers %d: %s", w.Code, w.Body)
+	}
+}
+
 func TestRefusedConfigHasABanner(t *testing.T) {
 	t.Parallel()
 	config := &admin.Config{Digest: "9f2c1e", LoadedAt: admin.Instant{Time: fakes.Noon}, RefusedAt: admin.Instant{Time: fakes.Noon}}

@@ -187,7 +187,7 @@ func TestRepliesMatchTheirDocument(t *testing.T) {
 		"runs", "runs?job=nightly-backup&state=failed", "runs?group=error", "runs/settle-bills%23second/output",
 		"runs/nightly-backup%402026-11-20T01:00:00Z/output?attempt=1",
 		"runs/nightly-backup%402026-11-20T01:00:00Z/output?follow=true", "locks", "locks/bill:1001", "locks/bill:1003", "locks/free",
-		"waits", "holds", "holds?group=lock&kind=hold", "holds?since=90m&until=1m", "workers", "workers/web-2.p91qd3f7", "config", "whoami", "audit", "openapi.json",
+		"waits", "holds", "holds?group=lock&kind=hold", "holds?since=90m&until=1m", "workers", "workers/web-2.p91qd3f7", "config", "config/jobs", "whoami", "audit", "openapi.json",
 		"overview", "jobs/next?until=1h&limit=2",
 	} {
 		read(path)

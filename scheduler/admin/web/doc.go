@@ -43,7 +43,7 @@
 //	                             pause
 //	/api/v1/overview             what the page shows, with at most so much of each kind
 //	/api/v1/config               of the worker that serves it: its config, and why its last reload
-//	                             was refused
+//	                             was refused; config/jobs: its jobs, and where each is defined
 //	/api/v1/audit                the acts of people and programs, newest first
 //	/api/v1/whoami               the client's identity: {"user", "mode", "role"}
 //	/api/v1/events               what changes, as server-sent events: see below

@@ -23,7 +23,7 @@ func apiServer(t *testing.T) *Server {
 	f.Done = []ledger.ActRecord{{ID: "1795222979000-0", At: fakes.Noon, First: fakes.Noon,
 		Act: ledger.Act{Who: "ann", What: "pause job", On: "warm-cache", Why: "the shop is closed"}}}
 	refused := admin.Config{Digest: "9f2c1e", RefusedAt: admin.Instant{Time: fakes.Noon}, Problems: []admin.ConfigProblem{{At: "lockstep.yaml:3:5", Code: "unknown-key"}}}
-	config, reloads := new(admin.Config), 0
+	config, reloads := &admin.Config{Places: map[string]string{"warm-cache": "lockstep.yaml:3"}}, 0
 	s, err := New(Options{
 		Reader: readerOf(f), Operator: new(admin.Operator), Logger: slog.New(slog.DiscardHandler), Worker: func() string { return "web-1.x" },
 		Config: func() *admin.Config { return config },

@@ -22,6 +22,7 @@ type configSeen struct {
 	More    int
 	Same    bool // all workers have the same config
 	Drifted []admin.Job
+	Places  map[string]string // as of the config
 }
 
 // carried is the config of a worker.
@@ -41,6 +42,9 @@ func (s *Server) configPage(ctx context.Context, _ question, v *view) error {
 		return err
 	}
 	seen := configSeen{Config: s.config()}
+	if seen.Config != nil {
+		seen.Places = seen.Config.Places
+	}
 	workers := snapshot.Workers()
 	usual := mostCarried(workers)
 	seen.Same = true

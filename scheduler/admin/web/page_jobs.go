@@ -66,6 +66,7 @@ type localTick struct {
 // jobSeen is what the page of a job shows.
 type jobSeen struct {
 	Job   *admin.Job
+	At    string      // its place in the config of the worker that serves the page; "" for none
 	Open  []admin.Run // some of those that have not ended
 	Long  []string    // the running ones that take unusually long, in words
 	Next  []localTick
@@ -86,6 +87,9 @@ func (s *Server) jobPage(ctx context.Context, q question, v *view) (err error) {
 		return err
 	}
 	seen := jobSeen{Job: job, Args: readable(job.Args)}
+	if config := s.config(); config != nil {
+		seen.At = config.Places[name]
+	}
 	seen.Ended, err = shared(ctx, s.read, "page ends "+name, func(ctx context.Context) ([]admin.Run, error) { return r.Ends(ctx, name, admin.UsualOver) })
 	if err != nil {
 		return err
