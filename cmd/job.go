@@ -191,26 +191,10 @@ func (t *tool) jobFacts(j *admin.Job, now time.Time) []fact {
 		{"queue", pausedQueue(j)},
 		{"drifted", map[bool]string{true: "workers also carry another definition of it: lockstep doctor shows which"}[j.Drifted]},
 		{"carried", map[bool]string{true: "no worker carries it; lockstep job forget " + j.Name + " removes its data"}[!j.Carried]},
-		{"locks", strings.Join(j.Locks, " ")},
 	}
-	if j.Timeout != nil {
-		facts = append(facts, fact{"timeout", admin.Age(time.Duration(*j.Timeout))})
-	}
-	retry := "none"
-	if j.Retry.Max > 0 {
-		retry = fmt.Sprintf("%d times, %s from %s to %s", j.Retry.Max, j.Retry.Backoff, admin.Age(time.Duration(j.Retry.Initial)), admin.Age(time.Duration(j.Retry.MaxDelay)))
-	}
-	facts = append(facts, fact{"retry", retry},
-		fact{"on crash", fmt.Sprintf("%s, at most %d crashes", j.OnCrash, j.MaxCrashes)})
+	facts = append(facts, policyFacts(&j.Defined)...)
 	if schedule != "" {
-		facts = append(facts, fact{"overlap", string(j.Overlap)}, fact{"on missed", string(j.OnMissed)},
-			fact{"decided", withAge(j.Cursor.String(), ago(now, j.Cursor.Time))})
-	}
-	if j.StartDeadline != nil {
-		facts = append(facts, fact{"start deadline", admin.Age(time.Duration(*j.StartDeadline)) + " after the tick"})
-	}
-	if j.Jitter != nil {
-		facts = append(facts, fact{"jitter", "up to " + admin.Age(time.Duration(*j.Jitter))})
+		facts = append(facts, fact{"decided", withAge(j.Cursor.String(), ago(now, j.Cursor.Time))})
 	}
 	if j.MaxSilence != nil {
 		state := "in time"
@@ -223,6 +207,30 @@ func (t *tool) jobFacts(j *admin.Job, now time.Time) []fact {
 	facts = append(facts, fact{"runs", fmt.Sprintf("%d running, %d outstanding", j.Running, j.Outstanding)})
 	if last := j.LastRun; last != nil {
 		facts = append(facts, fact{"last run", fmt.Sprintf("%s %s %s", last.ID, t.state(string(last.State)), ago(now, last.FinishedAt.Time))})
+	}
+	return facts
+}
+
+// policyFacts describes the locks and policies of a definition.
+func policyFacts(d *admin.Defined) []fact {
+	facts := []fact{{"locks", strings.Join(d.Locks, " ")}}
+	if d.Timeout != nil {
+		facts = append(facts, fact{"timeout", admin.Age(time.Duration(*d.Timeout))})
+	}
+	retry := "none"
+	if d.Retry.Max > 0 {
+		retry = fmt.Sprintf("%d times, %s from %s to %s", d.Retry.Max, d.Retry.Backoff, admin.Age(time.Duration(d.Retry.Initial)), admin.Age(time.Duration(d.Retry.MaxDelay)))
+	}
+	facts = append(facts, fact{"retry", retry},
+		fact{"on crash", fmt.Sprintf("%s, at most %d crashes", d.OnCrash, d.MaxCrashes)})
+	if d.Schedule != "" || d.Every != nil {
+		facts = append(facts, fact{"overlap", string(d.Overlap)}, fact{"on missed", string(d.OnMissed)})
+	}
+	if d.StartDeadline != nil {
+		facts = append(facts, fact{"start deadline", admin.Age(time.Duration(*d.StartDeadline)) + " after the tick"})
+	}
+	if d.Jitter != nil {
+		facts = append(facts, fact{"jitter", "up to " + admin.Age(time.Duration(*d.Jitter))})
 	}
 	return facts
 }

@@ -187,8 +187,42 @@ func (t *tool) showRun(r *admin.Run, now time.Time) error {
 	if r.Crashes > 0 {
 		facts = append(facts, fact{"crashes", strconv.Itoa(r.Crashes)})
 	}
-	if err := t.facts(facts); err != nil || len(r.Attempts) == 0 {
+	if err := t.facts(facts); err != nil {
 		return err
+	}
+	if err := t.showAttempts(r, now); err != nil || r.Definition == nil {
+		return err
+	}
+	if err := t.write("\n"); err != nil {
+		return err
+	}
+	return t.facts(definitionFacts(r.Definition))
+}
+
+// definitionFacts describes the definition that a run was made with.
+func definitionFacts(d *admin.RunDefinition) []fact {
+	if d.Hash == "" {
+		return []fact{{"definition", string(d.Problem)}}
+	}
+	standing := "the active one of its job"
+	if !d.Active {
+		standing = "not the active one of its job"
+	}
+	facts := []fact{
+		{"definition", fmt.Sprintf("%s (%s)", d.Hash, standing)},
+		{"description", string(d.Description)},
+		{"schedule", string(d.Words)},
+		{"problem", string(d.Problem)},
+		{d.Kind, d.Work},
+		{"default args", compactJSON(d.Args)},
+	}
+	return append(facts, policyFacts(&d.Defined)...)
+}
+
+// showAttempts prints a table of the attempts at a run, unless there are none.
+func (t *tool) showAttempts(r *admin.Run, now time.Time) error {
+	if len(r.Attempts) == 0 {
+		return nil
 	}
 	rows := make([][]string, len(r.Attempts))
 	for i, a := range r.Attempts {

@@ -116,11 +116,18 @@
 // written first. An error that is not about one run, such as an outage, ends the act; the outcome
 // has the number of runs that are left.
 //
+// # The definition of a run
+//
+// A run keeps the definition that it was made with, whatever its job has by now. [Reader.Run] shows
+// it until the run has ended, and says whether it is the active one of the job. Redis keeps a
+// definition for outstanding runs alone (see package ledger): a finished run has none.
+//
 // # Secret args
 //
 // A job names its secret args (secret_args). A [Reader] shows (hidden) in their place,
 // in every answer and to every user, and compares filters with that: a search for a password finds
-// nothing. The env of a job and the headers of its request are in no answer at all. The command
+// nothing. Args of the definition of a run are hidden if the active definition of its job names
+// them, too. The env of a job and the headers of its request are in no answer at all. The command
 // line shows secret args on request, because it can read Redis anyway. Redis has the values, as the
 // worker needs them. A build that does not know secret_args runs none of these jobs, and shows the
 // values.

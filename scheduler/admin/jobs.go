@@ -3,6 +3,7 @@ package admin
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -13,6 +14,7 @@ import (
 
 	"lockstep/jobs"
 	"lockstep/scheduler"
+	"lockstep/scheduler/cronspec"
 	"lockstep/scheduler/ledger"
 )
 
@@ -164,40 +166,87 @@ func (r *Reader) now(ctx context.Context) (time.Time, error) { return r.space.No
 
 func newJob(record ledger.JobRecord, now time.Time) Job {
 	d := record.Job
+	defined, trigger := newDefined(d)
 	job := Job{
-		Name: d.Name, Description: Text(d.Description), Schedule: Text(d.Schedule), Every: seconds(d.Every),
-		Kind: jobs.KindCommand, Command: d.Command, Handler: d.Handler, Args: d.HideArgs(d.Args), Queue: d.Queue, Locks: locksOf(d), Timeout: seconds(d.Timeout),
-		Retry: Retry{Max: d.Retry.Max, Backoff: d.Retry.Backoff, Initial: Seconds(d.Retry.Initial),
-			MaxDelay: Seconds(d.Retry.MaxDelay)},
-		Overlap: d.Overlap, MaxQueued: d.MaxQueued, OnMissed: d.OnMissed, OnCrash: d.OnCrash, MaxCrashes: d.MaxCrashes,
-		StartDeadline: seconds(d.StartDeadline), Jitter: seconds(d.Jitter), MaxSilence: seconds(d.MaxSilence),
-		Definition: Text(record.Hash), Paused: Text(record.Paused), LastSuccess: Instant{record.LastSuccess},
+		Name: d.Name, Defined: defined, Definition: Text(record.Hash), Paused: Text(record.Paused), LastSuccess: Instant{record.LastSuccess},
 		Drifted: record.Drifted, Carried: !record.Uncarried,
 		Late: d.MaxSilence > 0 && !record.Silent.IsZero() && now.Sub(record.Silent) > d.MaxSilence,
 	}
 	if d.Paused {
 		job.Paused = "by its definition"
 	}
-	if kind := d.Kind(); kind != nil {
-		job.Kind, job.Work = kind.Name, kind.Line(d)
-	}
-	if d.HTTP != nil {
-		job.HTTP = &Call{Method: d.HTTP.Method, URL: jobs.SafeURL(d.HTTP.URL)}
-	}
-	if err := d.CheckKeys(); err != nil {
-		job.Problem = Text(err.Error())
-	}
 	if d.Scheduled() {
 		job.Cursor = Instant{record.Cursor}
-		job.Timezone = Text(d.Timezone)
-		if trigger, err := scheduler.Trigger(d); err != nil {
-			job.Problem = Text(err.Error())
-		} else {
-			job.Words = Text(trigger.Words())
+		if trigger != nil {
 			job.NextTick = TickTime{trigger.Next(later(record.Cursor, now))}
 		}
 	}
 	return job
+}
+
+// newDefined returns what a definition says, without the values of its secret args, and its
+// trigger; nil if it has none, or one that cannot be computed.
+func newDefined(d *jobs.Job) (Defined, *cronspec.Schedule) {
+	defined := Defined{
+		Description: Text(d.Description), Schedule: Text(d.Schedule), Every: seconds(d.Every),
+		Kind: jobs.KindCommand, Command: d.Command, Handler: d.Handler, Args: d.HideArgs(d.Args), Queue: d.Queue, Locks: locksOf(d), Timeout: seconds(d.Timeout),
+		Retry: Retry{Max: d.Retry.Max, Backoff: d.Retry.Backoff, Initial: Seconds(d.Retry.Initial),
+			MaxDelay: Seconds(d.Retry.MaxDelay)},
+		Overlap: d.Overlap, MaxQueued: d.MaxQueued, OnMissed: d.OnMissed, OnCrash: d.OnCrash, MaxCrashes: d.MaxCrashes,
+		StartDeadline: seconds(d.StartDeadline), Jitter: seconds(d.Jitter), MaxSilence: seconds(d.MaxSilence),
+	}
+	if kind := d.Kind(); kind != nil {
+		defined.Kind, defined.Work = kind.Name, kind.Line(d)
+	}
+	if d.HTTP != nil {
+		defined.HTTP = &Call{Method: d.HTTP.Method, URL: jobs.SafeURL(d.HTTP.URL)}
+	}
+	if err := d.CheckKeys(); err != nil {
+		defined.Problem = Text(err.Error())
+	}
+	if !d.Scheduled() {
+		return defined, nil
+	}
+	defined.Timezone = Text(d.Timezone)
+	trigger, err := scheduler.Trigger(d)
+	if err != nil {
+		defined.Problem = Text(err.Error())
+		return defined, nil
+	}
+	defined.Words = Text(trigger.Words())
+	return defined, trigger
+}
+
+// runDefinition returns the definition that an outstanding run was made with, or nil if Redis does
+// not have it any more: the run has ended meanwhile.
+func (r *Reader) runDefinition(ctx context.Context, record *ledger.Record) (*RunDefinition, error) {
+	d, err := r.book.Definition(ctx, record.ID)
+	switch {
+	case errors.Is(err, ledger.ErrUnreadable):
+		return &RunDefinition{Defined: Defined{Locks: []string{}, Problem: Text(err.Error())}}, nil
+	case errors.Is(err, ledger.ErrUnknown):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	}
+	hash, err := ledger.Hash(d)
+	if err != nil {
+		return nil, err
+	}
+	of := &RunDefinition{Hash: Text(hash)}
+	of.Defined, _ = newDefined(d)
+	active, err := r.book.Job(ctx, record.Job)
+	switch {
+	case err == nil:
+		of.Active = active.Hash == hash
+		of.Args = active.Job.HideArgs(of.Args) // which of them are secret may have changed
+	case !errors.Is(err, ledger.ErrUnknown):
+		return nil, err
+	}
+	if r.reveals() {
+		of.Args = d.Args
+	}
+	return of, nil
 }
 
 // locksOf returns what each attempt holds besides its run's own resource: the keys as written in

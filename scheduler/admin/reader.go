@@ -166,23 +166,29 @@ func namesOf(records []ledger.JobRecord) []string {
 	return names
 }
 
-// Run returns one run, with the reason if it does not run or takes unusually long, and the tail of
-// its last attempt's output. Skipped and missed ticks also have an id.
+// Run returns one run, with the reason if it does not run or takes unusually long, with its
+// definition unless it has ended, and the tail of its last attempt's output. Skipped and missed
+// ticks also have an id.
 func (r *Reader) Run(ctx context.Context, id jobs.RunID) (*Run, string, error) {
 	record, output, err := r.book.Find(ctx, id)
 	if err != nil {
 		return nil, "", err
 	}
 	run, err := r.runOf(ctx, record)
+	if err == nil && !run.State.Final() {
+		run.Definition, err = r.runDefinition(ctx, record)
+	}
+	if err == nil {
+		run.Unusual, err = r.unusual(ctx, run)
+	}
 	if err != nil {
 		return nil, "", err
 	}
-	run.Unusual, err = r.unusual(ctx, run)
-	return run, output, err
+	return run, output, nil
 }
 
-// RunWithoutOutput is [Reader.Run] without the output, which may be long, and without what is usual
-// for its job.
+// RunWithoutOutput is [Reader.Run] without the output and the definition, which may be long, and
+// without what is usual for its job.
 func (r *Reader) RunWithoutOutput(ctx context.Context, id jobs.RunID) (*Run, error) {
 	record, err := r.book.FindRecord(ctx, id)
 	if err != nil {

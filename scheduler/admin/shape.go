@@ -38,8 +38,12 @@ type Run struct {
 	WaitingFor *WaitingFor `json:"waiting_for,omitempty"`
 
 	// Unusual is by how much a running run exceeds the usual duration of its job's runs, in words.
-	// Only the answer about a single run has it; other runs do not have the field.
+	// Only the answer of [Reader.Run] has it; other runs do not have the field.
 	Unusual Text `json:"unusual,omitempty"`
+
+	// Definition is the one that the run was made with. Redis keeps it until the run has ended.
+	// Finished runs do not have the field; of the others, only the answer of [Reader.Run] has it.
+	Definition *RunDefinition `json:"definition,omitempty"`
 }
 
 // Attempt is one try at a run.
@@ -399,16 +403,39 @@ type NextTick struct {
 
 // Job is a definition as the ledger knows it, and the state of the job.
 type Job struct {
-	Name        string `json:"job"`
-	Description Text   `json:"description"`
+	Name string `json:"job"`
+
+	Defined // by its active definition
+
+	NextTick TickTime `json:"next_tick"`
+	Cursor   Instant  `json:"cursor"` // every tick up to here is decided
+
+	// the actor and the reason, or that the definition pauses it; null when its ticks run
+	Paused      Text    `json:"paused"`
+	QueuePaused bool    `json:"queue_paused"`
+	LastSuccess Instant `json:"last_success_at"`
+	Late        bool    `json:"late"`    // without a success for longer than max_silence
+	Drifted     bool    `json:"drifted"` // live workers carry another definition of it
+	Carried     bool    `json:"carried"` // false: it was removed, since no live worker carries it
+
+	// the hash of the active definition
+	Definition Text `json:"definition"`
+
+	Running     int `json:"running"`     // runs
+	Outstanding int `json:"outstanding"` // runs that are not finished, including the running ones
+	// the last run that finished; a tick that never became due is no run
+	LastRun *Run `json:"last_run"`
+}
+
+// Defined is what a definition says. It lacks env, headers and the values of secret args.
+type Defined struct {
+	Description Text `json:"description"`
 
 	// The trigger. A job without one runs when it is enqueued or by hand.
 	Schedule Text     `json:"schedule"` // cron text
 	Every    *Seconds `json:"every_seconds"`
 	Timezone Text     `json:"timezone"`
 	Words    Text     `json:"words"` // the trigger in plain words; null if it has none
-	NextTick TickTime `json:"next_tick"`
-	Cursor   Instant  `json:"cursor"` // every tick up to here is decided
 
 	// The work: one of the three.
 	Kind    string   `json:"kind"` // command, http, handler
@@ -433,25 +460,16 @@ type Job struct {
 	Jitter        *Seconds `json:"jitter_seconds"`
 	MaxSilence    *Seconds `json:"max_silence_seconds"`
 
-	// the actor and the reason, or that the definition pauses it; null when its ticks run
-	Paused      Text    `json:"paused"`
-	QueuePaused bool    `json:"queue_paused"`
-	LastSuccess Instant `json:"last_success_at"`
-	Late        bool    `json:"late"`    // without a success for longer than max_silence
-	Drifted     bool    `json:"drifted"` // live workers carry another definition of it
-	Carried     bool    `json:"carried"` // false: it was removed, since no live worker carries it
-
-	// the hash of the active definition, which the other fields show
-	Definition Text `json:"definition"`
-
-	Running     int `json:"running"`     // runs
-	Outstanding int `json:"outstanding"` // runs that are not finished, including the running ones
-	// the last run that finished; a tick that never became due is no run
-	LastRun *Run `json:"last_run"`
-
-	// Problem is why the trigger cannot be computed on this machine. Other jobs do not have the
-	// field.
+	// Problem is why the trigger cannot be computed on this machine, or why the definition cannot
+	// be read as a whole. Other definitions do not have the field.
 	Problem Text `json:"problem,omitempty"`
+}
+
+// RunDefinition is the definition that a run was made with.
+type RunDefinition struct {
+	Hash   Text `json:"hash"`   // null if the definition cannot be read
+	Active bool `json:"active"` // it is the active one of the job, with which new runs are made
+	Defined
 }
 
 // Call is the request that an http job sends, without its headers, which may hold secrets.

@@ -1,7 +1,10 @@
 package admin
 
 import (
+	"context"
 	"encoding/json"
+	"fmt"
+	"strings"
 	"testing"
 
 	"lockstep/jobs"
@@ -38,6 +41,9 @@ func TestSecretArgsAreHiddenInEveryAnswer(t *testing.T) {
 				t.Fatal(err)
 			}
 			got["run "+string(id)] = run.Args
+			if run.Definition != nil {
+				got["definition of the run "+string(id)] = run.Definition.Args
+			}
 		}
 		one := must(r.Job(ctx, "sync"))
 		got["job"], got["last run of the job"] = one.Args, one.LastRun.Args
@@ -52,7 +58,7 @@ func TestSecretArgsAreHiddenInEveryAnswer(t *testing.T) {
 				got["overview: "+string(run.ID)] = run.Args
 			}
 		}
-		if len(got) != 10 {
+		if len(got) != 11 {
 			t.Errorf("got %d answers: %s", len(got), got)
 		}
 		for what, args := range got {
@@ -80,5 +86,65 @@ func TestArgsAreHiddenByTheDefinitionOfTheRunOrAsAWhole(t *testing.T) {
 		if got := string(record.Args); got != want {
 			t.Errorf("%s: got %s, want %s", id, got, want)
 		}
+	}
+}
+
+// broken is a fleet whose runs have definitions that cannot be read.
+type broken struct{ *fakes.Fake }
+
+func (broken) Definition(context.Context, jobs.RunID) (*jobs.Job, error) {
+	return nil, fmt.Errorf("definition of a run: %w", ledger.ErrUnreadable)
+}
+
+// The definition of a run is older than the one that made an arg secret.
+func TestARunShowsTheDefinitionThatItWasMadeWith(t *testing.T) {
+	t.Parallel()
+	f := withSecret()
+	record := &f.Registered[len(f.Registered)-1]
+	var err error
+	if record.Hash, err = ledger.Hash(record.Job); err != nil {
+		t.Fatal(err)
+	}
+	definitionOf := func(r *Reader, id jobs.RunID) *RunDefinition {
+		t.Helper()
+		run, _, err := r.Run(t.Context(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return run.Definition
+	}
+	if d := definitionOf(readerOf(f), "sync#open"); !d.Active || string(d.Hash) != record.Hash || d.Work != "sync" {
+		t.Errorf("got %+v, want the active definition %s", d, record.Hash)
+	}
+	if d := definitionOf(readerOf(f), "sync#ended"); d != nil {
+		t.Errorf("a finished run has the definition %+v", d)
+	}
+
+	const env = "hush-8d2f"
+	older := &jobs.Job{Name: "sync", Queue: "default", Command: []string{"sync", "--all"}, Args: record.Job.Args, Env: map[string]string{"TOKEN": env}}
+	f.Owned = map[jobs.RunID]*jobs.Job{"sync#open": older}
+	d := definitionOf(readerOf(f), "sync#open")
+	text, err := json.Marshal(d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d.Active || string(d.Hash) == record.Hash || d.Hash == "" || d.Work != "sync --all" {
+		t.Errorf("got %s, want the older definition", text)
+	}
+	if strings.Contains(string(text), "hunter2") || strings.Contains(string(text), env) || !strings.Contains(string(text), jobs.Hidden) {
+		t.Errorf("got %s, want the arg hidden and no env", text)
+	}
+	if d := definitionOf(readerOf(f).Revealing(), "sync#open"); !strings.Contains(string(d.Args), "hunter2") {
+		t.Errorf("with --secret-args: got %s", d.Args)
+	}
+	f.Registered = f.Registered[:len(f.Registered)-1]
+	if d := definitionOf(readerOf(f), "sync#open"); d.Active || d.Work != "sync --all" {
+		t.Errorf("without an active definition: got %+v", d)
+	}
+
+	f.Owned = nil
+	r := ReaderOf(broken{f}, f)
+	if d := definitionOf(r, "settle-bills#second"); d == nil || d.Hash != "" || d.Active || !strings.Contains(string(d.Problem), "cannot be read") {
+		t.Errorf("an unreadable definition: got %+v", d)
 	}
 }

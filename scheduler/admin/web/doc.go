@@ -26,7 +26,8 @@
 //	/api/v1/runs                 the outstanding ones first, then the finished ones; ?group=error:
 //	                             counted by their errors, as admin.ErrorGroup
 //	/api/v1/runs/{id}            with "waiting_for": why it does not run; "unusual": by how much a
-//	                             running one exceeds the usual duration of its job's runs
+//	                             running one exceeds the usual duration of its job's runs; and
+//	                             "definition": the one that it was made with, until it has ended
 //	/api/v1/runs/{id}/output     ?attempt=: the end of that attempt's output, else of the last one
 //	                             that has printed something, as plain text
 //	                             ?follow=true: what the attempts print while they print it, see Live

@@ -55,6 +55,7 @@ type runSeen struct {
 	Run         *admin.Run
 	Made        string // what started it
 	Args        string
+	DefaultArgs string // of its definition
 	Output      string
 	Explanation *admin.Explanation
 	Axis        *axis // nil: nothing of it has a time
@@ -74,6 +75,9 @@ func (s *Server) runPage(ctx context.Context, q question, v *view) error {
 	}
 	run := found.run
 	seen := runSeen{Run: run, Made: madeBy(run), Args: readable(run.Args), Output: jobs.Cut(found.output, mostText), Axis: drawAttempts(run, v.Now)}
+	if run.Definition != nil {
+		seen.DefaultArgs = readable(run.Definition.Args)
+	}
 	if seen.Explanation, err = s.explainRun(ctx, run); err != nil {
 		return err
 	}

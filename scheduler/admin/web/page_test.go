@@ -266,6 +266,38 @@ func checkSound(t *testing.T, page *element) {
 	}
 }
 
+func TestThePageOfARunShowsItsDefinition(t *testing.T) {
+	t.Parallel()
+	f := wholeFleet()
+	const run = "/runs/settle-bills%23second"
+	f.Owned = map[jobs.RunID]*jobs.Job{"settle-bills#second": {Name: "settle-bills", Command: []string{"./settle.sh", "<old>"}, Queue: "low",
+		Args: []byte(`{"currency":"<EUR>"}`), Timeout: time.Hour, Env: map[string]string{"TOKEN": "hush"}}}
+	body := browse(newServer(t, f), run).Body.String()
+	_, shown, _ := strings.Cut(body, `id="definition"`)
+	for _, want := range []string{"another definition than the active one", "./settle.sh &lt;old&gt;", "<code>low</code>", "1h", "&lt;EUR&gt;", `href="/jobs/settle-bills"`} {
+		if !strings.Contains(shown, want) {
+			t.Errorf("the definition lacks %q: %s", want, shown)
+		}
+	}
+	if strings.Contains(body, "hush") {
+		t.Error("the page has the env")
+	}
+	active := &jobs.Job{Name: "settle-bills", Command: []string{"./settle.sh"}}
+	hash, err := ledger.Hash(active)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Owned["settle-bills#second"] = active
+	f.Registered = append(f.Registered, ledger.JobRecord{Job: active, Hash: hash})
+	f.Registered = slices.DeleteFunc(f.Registered, func(r ledger.JobRecord) bool { return r.Job.Name == active.Name && r.Hash == "" })
+	if body := browse(newServer(t, f), run).Body.String(); !strings.Contains(body, "made with the active definition") {
+		t.Errorf("the page of a run with the active definition: %s", body)
+	}
+	if body := browse(newServer(t, f), "/runs/nightly-backup%402026-11-20T01:00:00Z").Body.String(); !strings.Contains(body, "is kept until the run has ended") {
+		t.Errorf("the page of a finished run: %s", body)
+	}
+}
+
 func TestEmptyPageSaysSo(t *testing.T) {
 	t.Parallel()
 	page := getPage(t, newServer(t, &fakes.Fake{}), http.StatusOK)
