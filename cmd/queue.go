@@ -18,9 +18,9 @@ func (t *tool) queueCommand() *cobra.Command {
 func (t *tool) queueLsCommand() *cobra.Command {
 	return list(t, &cobra.Command{
 		Use: "ls", Aliases: []string{"list"}, Short: "List the queues and their contents",
-		Long: `List the queues of this Redis and their contents. DUE counts runs. The other numbers count deliveries, which are the
-messages that bring due runs to a worker, and tasks of plain asynq clients. Runs that are running or wait for a lock
-are in no queue: see lockstep run ls.`,
+		Long: `List the queues of this Redis and their contents. DUE counts runs; IN is how many came over the last minute, and OUT
+how many began, per minute. The other numbers count deliveries, which are the messages that bring due runs to a worker,
+and tasks of plain asynq clients. Runs that are running or wait for a lock are in no queue: see lockstep run ls.`,
 		Args: noArgs,
 	}, queueView, func(ctx context.Context, conn *connection, _ []string, _ int) ([]admin.Queue, error) {
 		return conn.reader.Queues(ctx)
@@ -50,6 +50,8 @@ func queueView(now time.Time) view[admin.Queue] {
 				return admin.Age(time.Duration(q.Latency))
 			}},
 			{title: "due", cell: func(q admin.Queue) string { return strconv.Itoa(q.Due) }},
+			{title: "in", cell: func(q admin.Queue) string { return admin.Rate(q.In) }},
+			{title: "out", cell: func(q admin.Queue) string { return admin.Rate(q.Out) }},
 			{title: "paused by", cell: func(q admin.Queue) string {
 				return withAge(sum(": ", string(q.PausedBy), string(q.PausedWhy)), ago(now, q.PausedAt.Time))
 			}},

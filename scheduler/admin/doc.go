@@ -116,6 +116,16 @@
 // written first. An error that is not about one run, such as an outage, ends the act; the outcome
 // has the number of runs that are left.
 //
+// # Rates of queues
+//
+// [Queue] has the runs in a minute that came and that began. Workers count the attempts that they
+// begin, and send these counts every few seconds; the number of due runs is read with them
+// ([ledger.Ledger.Began]). So these rates cost a run nothing, all readers see the same, and a change
+// shows after some seconds. A run that ends before it has begun counts neither as one that came nor
+// as one that began; each further attempt counts anew. Workers of builds from before the counts send
+// none. Without a recent count the rates are null: no worker serves the queue, or the first one has
+// just begun to.
+//
 // # The definition of a run
 //
 // A run keeps the definition that it was made with, whatever its job has by now. [Reader.Run] shows

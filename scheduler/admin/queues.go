@@ -3,7 +3,9 @@ package admin
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
+	"strconv"
 	"time"
 
 	"lockstep/scheduler/ledger"
@@ -24,6 +26,11 @@ type Queue struct {
 	Due     int      `json:"due"`            // due runs of this namespace that do not run yet
 	Oldest  *Seconds `json:"oldest_seconds"` // how long the first of them has been due
 	Workers int      `json:"workers"`        // that start runs from it
+
+	// The runs in a minute, over the last minute, that came (those that began, and the growth of
+	// the due ones) and that began. They are null where no worker has counted for ten seconds.
+	In  *float64 `json:"in_per_minute"`
+	Out *float64 `json:"out_per_minute"`
 
 	Pending   int64   `json:"pending"`
 	Active    int64   `json:"active"`
@@ -78,6 +85,14 @@ func (r *Reader) Queues(ctx context.Context) ([]Queue, error) {
 	if err != nil {
 		return nil, err
 	}
+	names := make([]string, len(infos))
+	for i, info := range infos {
+		names[i] = info.Name
+	}
+	flows, err := r.book.Flows(ctx, names)
+	if err != nil {
+		return nil, err
+	}
 	all := make([]Queue, len(infos))
 	for i, info := range infos {
 		q := &all[i]
@@ -92,6 +107,10 @@ func (r *Reader) Queues(ctx context.Context) ([]Queue, error) {
 				q.Oldest = &age
 			}
 		}
+		if flow, is := flows[q.Name]; is {
+			in, out := tenths(flow.In), tenths(flow.Out)
+			q.In, q.Out = &in, &out
+		}
 		if at := since[q.Name]; q.Paused && !at.IsZero() {
 			if err := r.pausedBy(ctx, q, at); err != nil {
 				return nil, err
@@ -99,6 +118,16 @@ func (r *Reader) Queues(ctx context.Context) ([]Queue, error) {
 		}
 	}
 	return all, nil
+}
+
+func tenths(n float64) float64 { return math.Round(10*n) / 10 }
+
+// Rate returns a number of runs in a minute for people; "" for none.
+func Rate(perMinute *float64) string {
+	if perMinute == nil {
+		return ""
+	}
+	return strconv.FormatFloat(*perMinute, 'f', -1, 64) + "/min"
 }
 
 // pausedBy adds the actor and the reason of a pause that began at an instant: those of the first

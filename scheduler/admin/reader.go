@@ -46,6 +46,7 @@ type Book interface {
 	PausedSince(ctx context.Context, queues []string) (map[string]time.Time, error)
 	Ahead(ctx context.Context, record *ledger.Record) (int, error)
 	DueQueues(ctx context.Context, queues, records int) ([]ledger.DueQueue, error)
+	Flows(ctx context.Context, queues []string) (map[string]ledger.Flow, error)
 	Definition(ctx context.Context, id jobs.RunID) (*jobs.Job, error)
 	Definitions(ctx context.Context, ids []jobs.RunID) []ledger.Definition
 	ActiveJobs(ctx context.Context, names []string) (map[string]*jobs.Job, error)

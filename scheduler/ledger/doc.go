@@ -243,6 +243,20 @@
 // is of a build that can only read format 1. Otherwise it writes the fields and the log whole. Both
 // layouts are always read.
 //
+// # How fast a queue flows
+//
+// Each worker counts the attempts that it begins, in memory, and sends the counts of its queues
+// every few seconds ([Ledger.Began]). The same script takes a sample of a queue: how many runs are
+// due, and how many attempts have begun. Two samples give the rate of what began, and with the
+// growth of the due runs that of what came ([Ledger.Flows]). No script of a run counts anything: a
+// command in each would cost more than all of this. The totals that asynq keeps do not show the
+// flow of runs, since a run that a worker claims directly has no delivery there, and a delivery that
+// finds no slot counts twice.
+//
+// The samples of a queue are one key, which expires a minute after the last worker has served the
+// queue. So they never outlive what they describe, and an emptied Redis begins anew. A crash loses
+// the counts of some seconds.
+//
 // # What happens when
 //
 //   - a worker dies between creating a run and delivering it: the push is not confirmed, and the

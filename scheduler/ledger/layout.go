@@ -127,8 +127,8 @@ var historyKeys = []string{
 }
 
 // liveKey and a run is the key of what the attempts at the run print while a client follows it: see
-// [Ledger.Follow]. It comes last in the scripts follow and pass. It is the only key with a time to
-// live, since losing it costs nothing. HASH by field:
+// [Ledger.Follow]. It comes last in the scripts follow and pass. Only this key and flowKey have a
+// time to live, since losing them costs nothing. HASH by field:
 //   - until: server ms until which a client follows the run; the key expires some seconds later
 //   - token: of the attempt that passes its output on; missing when a new client needs it from the
 //     tail on
@@ -139,6 +139,13 @@ var historyKeys = []string{
 //     begins and ends in the output of the attempt, 1 if that ends there, else 0, the text; joined
 //     by \31
 const liveKey = "live:"
+
+// flowKey and a queue is the key of the flow of the queue: see [Ledger.Began]. It comes last in the
+// script flow. It expires when no worker serves the queue, since losing it costs nothing. STRING: how
+// many attempts the workers have begun at runs of the queue, then the samples of the last minute, the
+// oldest first, joined by \31. A sample is server ms, how many runs were due, and how many attempts
+// had begun by then, separated by blanks.
+const flowKey = "flow:"
 
 // storedRun is a value of the key run, its fields joined by \31. The tag new is what a new run has.
 // Times are server milliseconds. A field without a value is empty.

@@ -208,6 +208,13 @@ func (m *meter) usesOfRuns() []use {
 			return nil
 		}, func(ctx context.Context) error { return m.work(ctx, bundles, runs, "") }},
 		{"a history", nil, func(ctx context.Context) error { _, err := m.ledger.History(ctx, m.job.Name, 1000); return err }},
+		{"attempts are counted", nil, func(ctx context.Context) error {
+			return m.ledger.Began(ctx, map[string]int64{m.job.Queue: 500})
+		}},
+		{"the flow of a queue", nil, func(ctx context.Context) error {
+			_, err := m.ledger.Flows(ctx, []string{m.job.Queue})
+			return err
+		}},
 		{"deliveries are confirmed", some(500, "null", 0), func(ctx context.Context) error {
 			var due []ledger.Due
 			for _, run := range runs {

@@ -97,6 +97,7 @@ func (w *Worker) follow(request *locks.Request, due ledger.Due, before []string,
 		hold := request.Granted(w.attempts, claimed.Grant())
 		ended := make(chan struct{})
 		w.busy.Add(1)
+		w.began.add(due.Queue)
 		w.attempt.Go(func() {
 			var next []ledger.Due
 			defer func() { done(next) }()

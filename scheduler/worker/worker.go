@@ -127,6 +127,7 @@ type Worker struct {
 	// ones
 	slots  *semaphore.Weighted
 	offers offers        // runs that were offered their locks while no slot was free
+	began  flows         // attempts that began here, by queue
 	aside  chan struct{} // requests a look at runs that are set aside; buffer of one
 	busy   atomic.Int64  // slots in which an attempt runs
 
@@ -242,6 +243,7 @@ func New(o Options) (*Worker, error) {
 	}
 	w := &Worker{o: o, log: o.Logger, queue: o.Queue, pusher: o.Pusher, often: repeats.New(o.Logger, "call"), aside: make(chan struct{}, 1), slots: semaphore.NewWeighted(int64(o.Concurrency)), leave: make(chan struct{}), live: newLive()}
 	w.stuck.tell = o.OnStuck
+	w.began.serve(o.Queues)
 	w.disputed.Store(new(map[string]string))
 	w.jobs.Store(newDefinitions(o.Jobs, o.Permits, o.Config))
 	return w, nil
@@ -465,7 +467,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	w.begun.Store(true)
 	group.Go(func() error { return ticks.Run(work) })
 	group.Go(func() error { return server.Run(work) })
-	for _, watch := range []func(context.Context){w.watchPauses, w.watchClock, w.watchLoad, w.watchAside, w.watchOlder, w.watchRedis} {
+	for _, watch := range []func(context.Context){w.watchPauses, w.watchClock, w.watchLoad, w.watchAside, w.watchOlder, w.watchRedis, w.sendFlows} {
 		group.Go(func() error {
 			watch(work)
 			return nil

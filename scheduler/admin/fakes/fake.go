@@ -34,6 +34,7 @@ type Fake struct {
 	Owned    map[jobs.RunID]*jobs.Job
 	SetAside []ledger.Aside
 	Queues   []ledger.DueQueue
+	Flowing  map[string]ledger.Flow // of queues, by name
 	Listing  locks.Listing
 	Live     []locks.SessionRecord // sessions
 
@@ -355,6 +356,11 @@ func (f *Fake) Definitions(ctx context.Context, ids []jobs.RunID) []ledger.Defin
 		all[i].Job, all[i].Err = f.Definition(ctx, id)
 	}
 	return all
+}
+
+// Flows returns Flowing.
+func (f *Fake) Flows(context.Context, []string) (map[string]ledger.Flow, error) {
+	return f.Flowing, f.read()
 }
 
 // NeedOf returns an element of Needs.

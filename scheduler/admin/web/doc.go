@@ -40,8 +40,8 @@
 //	                             its items are groups of the page's entries. "kept_since": since
 //	                             when all that ended is known
 //	/api/v1/workers              and workers/{id}
-//	/api/v1/queues               and queues/{queue}: what is due, and the actor and the reason of a
-//	                             pause
+//	/api/v1/queues               and queues/{queue}: what is due, how many runs come and begin, and
+//	                             the actor and the reason of a pause
 //	/api/v1/overview             what the page shows, with at most so much of each kind
 //	/api/v1/config               of the worker that serves it: its config, and why its last reload
 //	                             was refused; config/jobs: its jobs, and where each is defined

@@ -53,6 +53,7 @@ func parsePages(link linker) *template.Template {
 		"purpose":       func(h admin.Holder) string { return h.Purpose() },
 		"waiter":        func(w admin.Wait) string { return w.Purpose() },
 		"locks":         func(h admin.Holder) []string { return h.Locks() },
+		"rate":          admin.Rate,
 		"schedule":      scheduleOf,
 		"blockingRun":   blockingRun,
 		"firstBlockers": func(w admin.Wait) []admin.Blocker { return w.Blockers[:min(len(w.Blockers), mostBlockers)] },

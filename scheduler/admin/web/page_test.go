@@ -298,6 +298,26 @@ func TestThePageOfARunShowsItsDefinition(t *testing.T) {
 	}
 }
 
+func TestAQueueShowsHowFastItsRunsComeAndBegin(t *testing.T) {
+	t.Parallel()
+	f := fakes.Fleet()
+	f.Flowing = map[string]ledger.Flow{"critical": {In: 12.34, Out: 0}}
+	s := newServer(t, f)
+	for path, wants := range map[string][]string{
+		"/api/v1/queues/critical": {`"in_per_minute":12.3,"out_per_minute":0,`},
+		"/api/v1/queues/default":  {`"in_per_minute":null,"out_per_minute":null,`}, // no worker serves it
+		"/queues": {`data-label="In">12.3/min</td>`, `data-label="Out">0/min</td>`,
+			`data-label="In"><span class="none">–</span></td>`, `data-label="Out"><span class="none">–</span></td>`},
+	} {
+		body := browse(s, path).Body.String()
+		for _, want := range wants {
+			if strings.Count(body, want) != 1 {
+				t.Errorf("%s: got %s, want %s once", path, body, want)
+			}
+		}
+	}
+}
+
 func TestEmptyPageSaysSo(t *testing.T) {
 	t.Parallel()
 	page := getPage(t, newServer(t, &fakes.Fake{}), http.StatusOK)
