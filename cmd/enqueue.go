@@ -26,7 +26,8 @@ func (t *tool) enqueueCommand() *cobra.Command {
 		`Ask for a run of a job, with its own arguments or those of the definition, and print the run's ID. The job is the
 one that workers have registered, or else the one in the config.
 
-With --id X, the run is <job>#X. Asking again, while it is outstanding or in the kept history, returns the same run.
+Inside the command of a job, the run of that command (LOCKSTEP_RUN_ID) is recorded as its parent, which lockstep run
+show and the page show. With --id X, the run is <job>#X. Asking again, while it is outstanding or in the kept history, returns the same run.
 
 A Redis user that may write only to queues (the producer of lockstep doctor --acl) asks with a task, as plain asynq
 clients do: the run is then <job>#<queue>/<id>, created by the first worker that takes the task, and neither --wait
@@ -98,6 +99,7 @@ func (t *tool) request(use string, trigger ledger.Trigger, short, long, example 
 		if request.Args, err = t.readArgs(cmd.Context(), a.args, flags.Changed("args")); err != nil {
 			return err
 		}
+		request.Parent = t.parentRun()
 		conn, err := t.connect(cmd)
 		if err != nil {
 			return err
@@ -124,6 +126,20 @@ func (t *tool) request(use string, trigger ledger.Trigger, short, long, example 
 		return conn.away(t.enqueue(cmd.Context(), conn, request, a))
 	}
 	return cmd
+}
+
+// parentRun returns the run whose command this process belongs to, or "". The environment only
+// claims it: the ledger records it if it has such a run.
+func (t *tool) parentRun() jobs.RunID {
+	id := jobs.RunID(os.Getenv("LOCKSTEP_RUN_ID"))
+	if id == "" {
+		return ""
+	}
+	if err := jobs.ValidRunID(id); err != nil {
+		fmt.Fprintf(t.stderr, "lockstep: LOCKSTEP_RUN_ID is ignored: %v\n", err)
+		return ""
+	}
+	return id
 }
 
 // enqueue records a run, pushes its delivery, prints it and, if asked to, waits for its end.

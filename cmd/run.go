@@ -168,6 +168,7 @@ func (t *tool) showRun(r *admin.Run, now time.Time) error {
 		{"run", string(r.ID)},
 		{"job", r.Job},
 		{"trigger", string(r.Trigger)},
+		{"made from", string(r.Parent)},
 		{"tick", r.Tick.String()},
 		{"state", t.state(string(r.State))},
 		{"reason", string(r.Reason)},
@@ -183,6 +184,13 @@ func (t *tool) showRun(r *admin.Run, now time.Time) error {
 	}
 	if n := len(r.Attempts); n > 0 {
 		facts = append(facts, fact{"stuck", stuckSince(r.Attempts[n-1].Stuck, now)})
+	}
+	if led := r.LedTo; led != nil {
+		runs := fmt.Sprint(led.Runs)
+		if runs = strings.Trim(runs, "[]"); led.More > 0 {
+			runs += fmt.Sprintf(" and %d more", led.More)
+		}
+		facts = append(facts, fact{"led to", runs})
 	}
 	if r.Crashes > 0 {
 		facts = append(facts, fact{"crashes", strconv.Itoa(r.Crashes)})

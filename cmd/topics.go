@@ -72,6 +72,7 @@ Otherwise, lock exec exits with the code of its command: 128+n if signal n ended
   LOCKSTEP_WORKER__QUEUES  is worker.queues, as critical=6,default=3. These override the files, and flags override these.
   REDIS_URL                the same as LOCKSTEP_REDIS__URL, which overrides it
   LOCKSTEP_HOLD            for lock exec: the hold that it runs under, see below; it requests only what that does not have
+  LOCKSTEP_RUN_ID          for enqueue and job run: the run that asks, see below; it becomes the parent of the new run
   NO_COLOR                 if it is not empty, output has no colors
 
 A command job inherits the variables of its worker that worker.env names (by default PATH, HOME, USER, LOGNAME, SHELL,

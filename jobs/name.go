@@ -75,6 +75,22 @@ func ValidRunName(id string) error {
 	return nil
 }
 
+// ValidRunID checks the ID of a run: the name of a job, then "@" and a tick, or "#" and a name (see
+// [ValidRunName]). It does not check whether the run exists.
+func ValidRunID(id RunID) error {
+	job := id.Job()
+	if err := ValidName(job); err != nil {
+		return fmt.Errorf("run id %.300q: want <job>@<tick> or <job>#<id>", string(id))
+	}
+	if _, is := id.Tick(); is {
+		return nil
+	}
+	if id[len(job)] == '@' {
+		return fmt.Errorf("run id %.300q: what follows @ is no tick, such as 2026-11-21T01:00:00Z", string(id))
+	}
+	return ValidRunName(string(id[len(job)+1:]))
+}
+
 // crockford is base 32 without the letters that look like digits.
 var crockford = base32.NewEncoding("0123456789ABCDEFGHJKMNPQRSTVWXYZ").WithPadding(base32.NoPadding)
 

@@ -116,15 +116,21 @@
 // written first. An error that is not about one run, such as an outage, ends the act; the outcome
 // has the number of runs that are left.
 //
+// # What a run led to
+//
+// A run that was made from within another one names that as its parent: the command line and
+// programs say so when they ask for it, and a replay under a new key has the tick's run.
+// [Reader.Run] lists the first children of a run and counts the others (see package ledger).
+//
 // # Rates of queues
 //
 // [Queue] has the runs in a minute that came and that began. Workers count the attempts that they
 // begin, and send these counts every few seconds; the number of due runs is read with them
-// ([ledger.Ledger.Began]). So these rates cost a run nothing, all readers see the same, and a change
-// shows after some seconds. A run that ends before it has begun counts neither as one that came nor
-// as one that began; each further attempt counts anew. Workers of builds from before the counts send
-// none. Without a recent count the rates are null: no worker serves the queue, or the first one has
-// just begun to.
+// ([ledger.Ledger.Began]). So these rates cost a run nothing, all readers see the same, and a
+// change shows after some seconds. A run that ends before it has begun counts neither as one that
+// came nor as one that began; each further attempt counts anew. Workers of builds from before the
+// counts send none. Without a recent count the rates are null: no worker serves the queue, or the
+// first one has just begun to.
 //
 // # The definition of a run
 //

@@ -198,7 +198,7 @@ func (o *Operator) Replay(ctx context.Context, job string, from, to time.Time, k
 			if err == nil && !there.State.Final() {
 				continue
 			}
-			re.Run, re.Tick = jobs.ReplayRunID(job, tick, time.Now()), time.Time{}
+			re.Run, re.Tick, re.Parent = jobs.ReplayRunID(job, tick, time.Now()), time.Time{}, re.Run
 		}
 		if len(due) == 0 { // recorded once, with the first tick that runs
 			re.Act = &act

@@ -46,6 +46,7 @@ type Book interface {
 	PausedSince(ctx context.Context, queues []string) (map[string]time.Time, error)
 	Ahead(ctx context.Context, record *ledger.Record) (int, error)
 	DueQueues(ctx context.Context, queues, records int) ([]ledger.DueQueue, error)
+	Children(ctx context.Context, record *ledger.Record) (ledger.Children, error)
 	Flows(ctx context.Context, queues []string) (map[string]ledger.Flow, error)
 	Definition(ctx context.Context, id jobs.RunID) (*jobs.Job, error)
 	Definitions(ctx context.Context, ids []jobs.RunID) []ledger.Definition
@@ -168,8 +169,8 @@ func namesOf(records []ledger.JobRecord) []string {
 }
 
 // Run returns one run, with the reason if it does not run or takes unusually long, with its
-// definition unless it has ended, and the tail of its last attempt's output. Skipped and missed
-// ticks also have an id.
+// definition unless it has ended, with the runs that it led to, and the tail of its last attempt's
+// output. Skipped and missed ticks also have an id.
 func (r *Reader) Run(ctx context.Context, id jobs.RunID) (*Run, string, error) {
 	record, output, err := r.book.Find(ctx, id)
 	if err != nil {
@@ -182,14 +183,26 @@ func (r *Reader) Run(ctx context.Context, id jobs.RunID) (*Run, string, error) {
 	if err == nil {
 		run.Unusual, err = r.unusual(ctx, run)
 	}
+	if err == nil {
+		run.LedTo, err = r.ledTo(ctx, record)
+	}
 	if err != nil {
 		return nil, "", err
 	}
 	return run, output, nil
 }
 
-// RunWithoutOutput is [Reader.Run] without the output and the definition, which may be long, and
-// without what is usual for its job.
+// ledTo returns the runs that a run led to; nil for none.
+func (r *Reader) ledTo(ctx context.Context, record *ledger.Record) (*LedTo, error) {
+	children, err := r.book.Children(ctx, record)
+	if err != nil || children.All == 0 {
+		return nil, err
+	}
+	return &LedTo{Runs: children.First, More: children.All - len(children.First)}, nil
+}
+
+// RunWithoutOutput is [Reader.Run] without what may be long or takes more reads: the output, the
+// definition, the runs that it led to, and what is usual for its job.
 func (r *Reader) RunWithoutOutput(ctx context.Context, id jobs.RunID) (*Run, error) {
 	record, err := r.book.FindRecord(ctx, id)
 	if err != nil {

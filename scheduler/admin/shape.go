@@ -44,6 +44,19 @@ type Run struct {
 	// Definition is the one that the run was made with. Redis keeps it until the run has ended.
 	// Finished runs do not have the field; of the others, only the answer of [Reader.Run] has it.
 	Definition *RunDefinition `json:"definition,omitempty"`
+
+	// Parent is the run from within which it was made, or whose tick it repeats under a new key.
+	// Other runs do not have the field.
+	Parent Text `json:"parent,omitempty"`
+	// LedTo is the runs that have this one as their parent. Only the answer of [Reader.Run] has it;
+	// a run without such runs does not have the field.
+	LedTo *LedTo `json:"led_to,omitempty"`
+}
+
+// LedTo is the runs that a run led to.
+type LedTo struct {
+	Runs []jobs.RunID `json:"runs"` // the first of them, at most 20
+	More int          `json:"more"` // the number of the others
 }
 
 // Attempt is one try at a run.
@@ -491,7 +504,7 @@ func newRun(record *ledger.Record) Run {
 		ID: record.ID, Job: record.Job, Trigger: record.Trigger, Tick: TickTime{record.Tick}, State: record.State,
 		Reason: Text(record.Reason), Args: record.Args, Queue: record.Queue, CreatedAt: Instant{record.Created},
 		StartedAt: Instant{record.Started}, FinishedAt: Instant{record.Finished}, Crashes: record.Crashes,
-		DueAt: Instant{record.At}, Attempts: make([]Attempt, len(record.Attempts)),
+		DueAt: Instant{record.At}, Parent: Text(record.Parent), Attempts: make([]Attempt, len(record.Attempts)),
 	}
 	if tick, is := record.ID.Replays(); is {
 		run.Tick = TickTime{tick}

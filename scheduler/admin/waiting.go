@@ -355,6 +355,9 @@ func (r *Reader) ExplainRun(ctx context.Context, id jobs.RunID) (*Explanation, e
 	if record.By != "" {
 		made += ", by " + string(record.By)
 	}
+	if record.Parent != "" {
+		made += ", from " + string(record.Parent)
+	}
 	if !record.Created.IsZero() {
 		made += " at " + record.Created.UTC().Format("Mon 2006-01-02 15:04:05.000")
 	}

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -60,9 +61,18 @@ func (a *Act) entry() string {
 // runAct is [Ledger.run] for a script that records an act, unless entry, which is also among args,
 // is "".
 func (l *Ledger) runAct(ctx context.Context, s script, job, entry string, args ...any) (space.Reply, error) {
-	keys := l.keysOf(job)
+	return l.runChild(ctx, s, job, "", entry, args...)
+}
+
+// runChild is runAct for a script that makes a run, from within another one unless parent, which is
+// also among args, is "".
+func (l *Ledger) runChild(ctx context.Context, s script, job string, parent jobs.RunID, entry string, args ...any) (space.Reply, error) {
+	keys := slices.Clip(l.keysOf(job))
+	if parent != "" {
+		keys = append(keys, l.prefix+childrenKey)
+	}
 	if entry != "" {
-		keys = append(keys[:len(keys):len(keys)], l.prefix+"acts")
+		keys = append(keys, l.prefix+"acts")
 	}
 	return space.RunText(ctx, l.rdb, s.assembled(), keys, args...)
 }
@@ -129,7 +139,9 @@ type Reopening struct {
 	Any bool
 	// of the run's record, see [Record].Templated
 	Templated bool
-	Act       *Act
+	// Parent is the run that a new one repeats; "" for none. See [Request].Parent.
+	Parent jobs.RunID
+	Act    *Act
 }
 
 // Reopen makes an ended run due again. An outstanding one stays unchanged, and Reopen returns no
@@ -182,11 +194,11 @@ func (l *Ledger) Reopen(ctx context.Context, re Reopening) ([]Due, error) {
 	}
 	entry := re.Act.entry()
 	args := []any{string(re.Run), tick, job.Name, job.Queue, storedArgs(arguments, job), named(string(definition)), patience, onBusy, limits, serial, re.Any,
-		entry}
+		entry, string(re.Parent)}
 	for _, item := range items {
 		args = append(args, item.String())
 	}
-	r := space.Read(l.runAct(ctx, "reopen", job.Name, entry, args...))
+	r := space.Read(l.runChild(ctx, "reopen", job.Name, re.Parent, entry, args...))
 	switch outcome := outcomeOf(r); outcome {
 	case "due":
 		due := Due{Run: re.Run, N: r.Number(), Queue: job.Queue}

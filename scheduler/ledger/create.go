@@ -599,7 +599,10 @@ type Request struct {
 	At      time.Time       // not before this instant of the server's clock; zero: at once
 	In      time.Duration   // nor before this much time has passed
 	Named   bool            // a client chose the id: it is remembered for at least Remembered
-	Act     *Act            // for the audit; nil: the caller counts it with others of its kind
+	// Parent is the run that asks for it; "" for none. It is recorded if it is outstanding here, or
+	// in the history of the same job: else it belongs to another namespace, or was made up.
+	Parent jobs.RunID
+	Act    *Act // for the audit; nil: the caller counts it with others of its kind
 }
 
 // RememberedFor is how long an id that a client chose names the same run, even when the history is
@@ -633,6 +636,11 @@ func (l *Ledger) Enqueue(ctx context.Context, request Request) (*Enqueued, error
 	if err := errors.Join(jobs.CheckArgs(len(arguments), l.maxArgs), request.Act.check()); err != nil {
 		return fail(err)
 	}
+	if request.Parent != "" {
+		if err := jobs.ValidRunID(request.Parent); err != nil {
+			return fail(fmt.Errorf("parent: %w", err))
+		}
+	}
 	items, err := job.Resources(id, arguments)
 	if err != nil {
 		return fail(err)
@@ -648,11 +656,11 @@ func (l *Ledger) Enqueue(ctx context.Context, request Request) (*Enqueued, error
 	patience, onBusy, limits := waitOf(job)
 	entry := request.Act.entry()
 	args := []any{job.Name, string(id), job.Queue, string(request.Trigger), unixMillis(request.At),
-		request.In.Milliseconds(), remember, storedArgs(arguments, job), named(string(definition)), patience, onBusy, limits, entry}
+		request.In.Milliseconds(), remember, storedArgs(arguments, job), named(string(definition)), patience, onBusy, limits, entry, string(request.Parent)}
 	for _, item := range items {
 		args = append(args, item.String())
 	}
-	r := space.Read(l.runAct(ctx, "enqueue", job.Name, entry, args...))
+	r := space.Read(l.runChild(ctx, "enqueue", job.Name, request.Parent, entry, args...))
 	enqueued := &Enqueued{Run: id}
 	if err := enqueued.decode(r.Text(), job.Queue, r); err != nil {
 		return fail(err)

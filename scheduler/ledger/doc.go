@@ -222,6 +222,25 @@
 // repairs a missing or different signature. Ticks that an untrusted definition decides are recorded
 // as failed. Hashes cover the definition without its signature.
 //
+// # Runs that lead to others
+//
+// A request may name the run from within which it is made ([Request].Parent), and a replay under a
+// new key names the run of its tick. That is only a claim: the environment of a command can be
+// copied, or be that of another namespace. So the script that makes the run records the parent only
+// if that is outstanding, or in the history of the same job.
+//
+// A run of a tick has the session that decided it in its record, and any other run has nothing
+// there. So that field has the parent of such a run. A run without a parent does not grow by this,
+// and no new format is needed: a build from before parents keeps the field as it is, in all
+// records, and shows the parent as if it were that session. The fast path of enqueue is for runs
+// without a parent.
+//
+// The children of a run are in one entry of a hash: their number and the first 20 of them. It is
+// kept for the 10,000 runs that last made a first child ([Ledger.Children]), so it needs no sweep,
+// and no script that trims a history must know it. An entry also has the time at which its run was
+// made: a later run with the same id does not inherit the children. A loss of data loses the
+// children, while each child that is re-asserted keeps its parent.
+//
 // # Final records
 //
 // A history may contain very many runs, and most of them are alike: one attempt, which succeeded,
@@ -250,8 +269,8 @@
 // due, and how many attempts have begun. Two samples give the rate of what began, and with the
 // growth of the due runs that of what came ([Ledger.Flows]). No script of a run counts anything: a
 // command in each would cost more than all of this. The totals that asynq keeps do not show the
-// flow of runs, since a run that a worker claims directly has no delivery there, and a delivery that
-// finds no slot counts twice.
+// flow of runs, since a run that a worker claims directly has no delivery there, and a delivery
+// that finds no slot counts twice.
 //
 // The samples of a queue are one key, which expires a minute after the last worker has served the
 // queue. So they never outlive what they describe, and an emptied Redis begins anew. A crash loses

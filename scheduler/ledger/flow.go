@@ -30,13 +30,9 @@ type Flow struct {
 	Out float64
 }
 
-// Began counts attempts that a worker has begun since its last call, by queue, and takes a sample of
-// each of these queues. The queues are all that the worker serves, including those without an
+// Began counts attempts that a worker has begun since its last call, by queue, and takes a sample
+// of each of these queues. The queues are all that the worker serves, including those without an
 // attempt. A call that is sent again counts twice.
-//
-// asynq's own totals cannot replace these counts: a run that a worker claims directly has no
-// delivery that asynq would count, and a delivery that finds no slot is counted twice. Counting in
-// the scripts that create and claim would slow down each run.
 func (l *Ledger) Began(ctx context.Context, began map[string]int64) error {
 	queues := slices.Sorted(maps.Keys(began))
 	calls := make([]*space.Call, len(queues))

@@ -141,11 +141,19 @@ var historyKeys = []string{
 const liveKey = "live:"
 
 // flowKey and a queue is the key of the flow of the queue: see [Ledger.Began]. It comes last in the
-// script flow. It expires when no worker serves the queue, since losing it costs nothing. STRING: how
-// many attempts the workers have begun at runs of the queue, then the samples of the last minute, the
-// oldest first, joined by \31. A sample is server ms, how many runs were due, and how many attempts
-// had begun by then, separated by blanks.
+// script flow. It expires when no worker serves the queue, since losing it costs nothing. STRING:
+// how many attempts the workers have begun at runs of the queue, then the samples of the last
+// minute, the oldest first, joined by \31. A sample is server ms, how many runs were due, and how
+// many attempts had begun by then, separated by blanks.
 const flowKey = "flow:"
+
+// childrenKey is the key of the runs that others were made from. It comes last, or before acts, in
+// a call that names a parent. HASH by field:
+//   - the id of a run: server ms at which the run was made, how many runs were made from it, and
+//     the first 20 of them; joined by \31
+//   - #: how many runs have made a first one
+//   - #<n>: the n-th of these runs. Only the last 10,000 of them are kept
+const childrenKey = "children"
 
 // storedRun is a value of the key run, its fields joined by \31. The tag new is what a new run has.
 // Times are server milliseconds. A field without a value is empty.
@@ -175,9 +183,11 @@ type storedRun struct {
 	Finished string
 	Closed   string // 1: the last attempt has ended, and is in the log
 	At       string // when it becomes due, if it is scheduled or retrying
-	By       string // the session of the worker that decided the tick
-	Upto     string // the last tick of a line for a range of ticks
-	Waits    string // 1: it has a wait in the lock space
+	// By is the session of the worker that decided the tick; of a run without a tick, the run from
+	// which it was made. A build from before that shows the latter as the former.
+	By    string
+	Upto  string // the last tick of a line for a range of ticks
+	Waits string // 1: it has a wait in the lock space
 
 	Serial   string // 1: its bundle has the lock of its job, so ticks start in their order
 	Deadline string // when it must not start for the first time any more

@@ -40,6 +40,7 @@ type Record struct {
 
 	Created  time.Time
 	By       locks.SessionID // the worker that decided the tick; "" without one
+	Parent   jobs.RunID      // the run from which it was made; "" for none, and for the run of a tick
 	At       time.Time       // in StateScheduled and StateRetrying: when it becomes due
 	DueSince time.Time       // when it first became due; zero until then
 	Started  time.Time       // its first attempt; zero until then
@@ -196,6 +197,9 @@ func (f *storedRun) decode(id jobs.RunID, log, args string) (*Record, []locks.It
 		At: instant(f.At), DueSince: instant(f.Since), Started: instant(f.First), Finished: instant(f.Finished),
 		Fails: int(number(f.Fails)), Crashes: int(number(f.Crashes)), StartBy: instant(f.Deadline), Waited: instant(f.Waited),
 		Stop: f.Stop,
+	}
+	if r.Tick.IsZero() {
+		r.By, r.Parent = "", jobs.RunID(f.By)
 	}
 	if f.Blocker != "" {
 		if r.Blocker = decodeBlocker(f.Blocker); r.Blocker == nil {

@@ -34,9 +34,11 @@ type Fake struct {
 	Owned    map[jobs.RunID]*jobs.Job
 	SetAside []ledger.Aside
 	Queues   []ledger.DueQueue
-	Flowing  map[string]ledger.Flow // of queues, by name
-	Listing  locks.Listing
-	Live     []locks.SessionRecord // sessions
+	// Offspring are the runs that were made from within runs.
+	Offspring map[jobs.RunID]ledger.Children
+	Flowing   map[string]ledger.Flow // of queues, by name
+	Listing   locks.Listing
+	Live      []locks.SessionRecord // sessions
 
 	ReadCount    atomic.Int64 // reads of everything
 	HistoryCount atomic.Int64 // reads of parts of histories
@@ -356,6 +358,11 @@ func (f *Fake) Definitions(ctx context.Context, ids []jobs.RunID) []ledger.Defin
 		all[i].Job, all[i].Err = f.Definition(ctx, id)
 	}
 	return all
+}
+
+// Children returns an element of Offspring.
+func (f *Fake) Children(_ context.Context, record *ledger.Record) (ledger.Children, error) {
+	return f.Offspring[record.ID], f.read()
 }
 
 // Flows returns Flowing.

@@ -42,6 +42,8 @@ type asked struct {
 	ID   string          `json:"id"`
 	In   string          `json:"in"` // a duration: 5m
 	At   *time.Time      `json:"at"`
+	// Parent is the run that asks for it.
+	Parent jobs.RunID `json:"parent"`
 }
 
 // name checks the name that the request gives the run, or generates one.
@@ -66,7 +68,7 @@ func (s *Server) acts() {
 	s.act(v1+"jobs/{job}/resume", "resume job", RoleOperator, changed("job", o.ResumeJob, r.Job)).
 		as("resumeJob", "Create runs for the ticks of a job").takes(order{}, "reason").gives(http.StatusOK, admin.Job{})
 	s.act(v1+"jobs/{job}/run", "run job", RoleOperator, func(ctx context.Context, request *http.Request, body order, by admin.Actor) (int, any, error) {
-		if body.Job != "" || body.In != "" || body.At != nil {
+		if body.Job != "" || body.In != "" || body.At != nil || body.Parent != "" {
 			return 0, nil, fmt.Errorf("%w: this path takes args, id and reason", errBody)
 		}
 		named := body.ID != ""
@@ -80,7 +82,7 @@ func (s *Server) acts() {
 		gives(http.StatusCreated, admin.Run{}).gives(http.StatusOK, admin.Run{})
 	handleAct(s, v1+"enqueue", "enqueue", RoleOperator, waitMost+actLimit, s.enqueue, "wait").
 		as("enqueue", "Create a run; with status 200, it already existed, and with 202, it has not ended").
-		takes(order{}, "job", "args", "id", "in", "at").requires("job").
+		takes(order{}, "job", "args", "id", "in", "at", "parent").requires("job").
 		gives(http.StatusCreated, admin.Run{}).gives(http.StatusOK, admin.Run{}).gives(http.StatusAccepted, admin.Run{})
 	handleAct(s, v1+"jobs/{job}/replay", "replay ticks", RoleOperator, spanLimit, s.replay).
 		as("replayTicks", "Run the ticks of a span (again)").takes(spanOrder{}).requires("from", "to").gives(http.StatusOK, admin.TickSpan{})
@@ -155,7 +157,7 @@ func changed[N ~string, T any](param string, do func(context.Context, N, admin.A
 // enqueue asks for a run of the job that the body names.
 func (s *Server) enqueue(ctx context.Context, r *http.Request, body order, by admin.Actor) (int, any, error) {
 	if body.Reason != "" {
-		return 0, nil, fmt.Errorf("%w: this path takes job, args, id, in and at", errBody)
+		return 0, nil, fmt.Errorf("%w: this path takes job, args, id, in, at and parent", errBody)
 	}
 	if body.Job == "" {
 		return 0, nil, fmt.Errorf("%w: names no job", errBody)
@@ -170,7 +172,12 @@ func (s *Server) enqueue(ctx context.Context, r *http.Request, body order, by ad
 	if err != nil {
 		return 0, nil, err
 	}
-	request := ledger.Request{Job: job, Named: body.ID != "", Args: body.Args, Trigger: ledger.TriggerEnqueue}
+	request := ledger.Request{Job: job, Named: body.ID != "", Args: body.Args, Trigger: ledger.TriggerEnqueue, Parent: body.Parent}
+	if body.Parent != "" {
+		if err := jobs.ValidRunID(body.Parent); err != nil {
+			return 0, nil, fmt.Errorf("%w: parent: %w", errBody, err)
+		}
+	}
 	if err := body.name(); err != nil {
 		return 0, nil, err
 	}

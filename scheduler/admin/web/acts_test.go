@@ -263,3 +263,72 @@ func TestLocksAreReleasedOverHTTP(t *testing.T) {
 		}
 	})
 }
+
+func TestAReplayUnderNewKeysIsLinkedWithItsTick(t *testing.T) {
+	t.Parallel()
+	c := newConsole(t, redistest.Client(t))
+	record, err := c.Ledger.Job(t.Context(), "nightly")
+	if err != nil {
+		t.Fatal(err)
+	}
+	by := admin.Actor{Who: "ann"}
+	from, to := record.Cursor.Add(-72*time.Hour), record.Cursor
+	if _, err := c.operator.Replay(t.Context(), "nightly", from, to, admin.SameKeys, by); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.operator.Skip(t.Context(), "nightly", from, to, by); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := c.operator.Replay(t.Context(), "nightly", from, to, admin.NewKeys, by); err != nil || n != 3 {
+		t.Fatalf("%d, %v, want a new run for each of three ticks", n, err)
+	}
+	ticks, err := c.reader.Ticks(t.Context(), "nightly", 0)
+	if err != nil || len(ticks) != 3 {
+		t.Fatalf("%v, %v, want three ticks", ticks, err)
+	}
+	for _, tick := range ticks {
+		run, _, err := c.reader.Run(t.Context(), tick.RunID)
+		if err != nil || run.LedTo == nil || len(run.LedTo.Runs) != 1 {
+			t.Fatalf("%s: got %+v, %v, want the run that repeats it", tick.RunID, run, err)
+		}
+		replay, _, err := c.reader.Run(t.Context(), run.LedTo.Runs[0])
+		if err != nil || jobs.RunID(replay.Parent) != tick.RunID {
+			t.Errorf("%s: got %+v, %v, want the parent %s", run.LedTo.Runs[0], replay, err, tick.RunID)
+		}
+	}
+}
+
+// posts sends a request to the API and returns the reply.
+func (c *console) posts(path, body string, want int) string {
+	c.t.Helper()
+	r := httptest.NewRequest(http.MethodPost, "/api/v1/"+path, strings.NewReader(body))
+	r.Host = "127.0.0.1:9620"
+	w := httptest.NewRecorder()
+	c.server.ServeHTTP(w, r)
+	if w.Code != want {
+		c.t.Fatalf("%s %s: got %d, %s, want %d", path, body, w.Code, w.Body, want)
+	}
+	return w.Body.String()
+}
+
+func TestARequestMayNameItsParent(t *testing.T) {
+	t.Parallel()
+	c := newConsole(t, redistest.Client(t))
+	c.posts("enqueue", `{"job": "nightly", "id": "parent"}`, http.StatusCreated)
+	for _, test := range []struct {
+		path, body string
+		status     int
+		want       string
+	}{
+		{"enqueue", `{"job": "nightly", "id": "child", "parent": "nightly#parent"}`, http.StatusCreated, `"parent":"nightly#parent"`},
+		// of another namespace
+		{"enqueue", `{"job": "nightly", "id": "alone", "parent": "nightly#nothing"}`, http.StatusCreated, ""},
+		{"enqueue", `{"job": "nightly", "parent": "nothing"}`, http.StatusBadRequest, "the body: parent: run id"},
+		{"jobs/nightly/run", `{"parent": "nightly#parent"}`, http.StatusBadRequest, "takes args, id and reason"},
+	} {
+		got := c.posts(test.path, test.body, test.status)
+		if !strings.Contains(got, test.want) || test.want == "" && strings.Contains(got, `"parent"`) {
+			t.Errorf("%s: got %s, want %q", test.body, got, test.want)
+		}
+	}
+}

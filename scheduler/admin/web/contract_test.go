@@ -229,6 +229,7 @@ func (c *contract) acts(stage *console) {
 	post("jobs/nightly/pause", `{"reason": "the partner is down"}`, 200)
 	post("jobs/nightly/resume", "", 200)
 	post("enqueue", `{"job": "nightly", "id": "x", "args": {"a": 1}}`, 201)
+	post("enqueue", `{"job": "nightly", "id": "y", "parent": "nightly#x"}`, 201)
 	post("enqueue", `{"job": "nightly", "id": "x"}`, 200)
 	post("enqueue", `{"job": "nightly", "in": "1h"}`, 201)
 	post("enqueue", `{"job": "nightly", "at": "2030-01-01T00:00:00Z"}`, 201)

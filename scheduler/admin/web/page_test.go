@@ -298,6 +298,41 @@ func TestThePageOfARunShowsItsDefinition(t *testing.T) {
 	}
 }
 
+func TestThePageOfARunLinksItsParentAndItsChildren(t *testing.T) {
+	t.Parallel()
+	f := wholeFleet()
+	children := ledger.Children{All: 25}
+	for i := range 20 {
+		children.First = append(children.First, jobs.RequestRunID("warm-cache", fmt.Sprintf("c%02d", i)))
+	}
+	f.Offspring = map[jobs.RunID]ledger.Children{"settle-bills#second": children}
+	f.Open = append(f.Open, &ledger.Record{
+		ID: "warm-cache#c00", Job: "warm-cache", Queue: "default", Trigger: ledger.TriggerEnqueue, State: ledger.StateDue,
+		Created: fakes.Noon, Parent: "settle-bills#second",
+	})
+	s := newServer(t, f)
+	body := browse(s, "/runs/settle-bills%23second").Body.String()
+	led := parsePage(t, body).id("led")
+	if led == nil || len(led.all("a")) != 20 || led.all("a")[19].attr["href"] != "/runs/warm-cache%23c19" {
+		t.Errorf("got %+v, want links to 20 runs", led)
+	}
+	if !strings.Contains(body, "5 later runs are not listed") {
+		t.Errorf("the others are not counted: %s", body)
+	}
+	body = browse(s, "/runs/warm-cache%23c00").Body.String()
+	if !strings.Contains(body, "<dt>From</dt>") || !strings.Contains(body, `href="/runs/settle-bills%23second"`) || strings.Contains(body, `id="led"`) {
+		t.Errorf("the child does not name its parent: %s", body)
+	}
+	got := get(s, "/api/v1/runs/settle-bills%23second").Body.String()
+	if !strings.Contains(got, `"led_to":{"runs":["warm-cache#c00",`) || !strings.Contains(got, `"more":5}`) || strings.Contains(got, `"parent"`) {
+		t.Errorf("the parent: got %s", got)
+	}
+	got = get(s, "/api/v1/runs/warm-cache%23c00").Body.String()
+	if !strings.Contains(got, `"parent":"settle-bills#second"`) || strings.Contains(got, "led_to") {
+		t.Errorf("the child: got %s", got)
+	}
+}
+
 func TestAQueueShowsHowFastItsRunsComeAndBegin(t *testing.T) {
 	t.Parallel()
 	f := fakes.Fleet()

@@ -3,7 +3,8 @@
 -- ARGV: 1 run  2 tick (ms), or ""  3 job  4 queue  5 arguments (JSON)  6 definition, as embody
 --       takes it  7 ms that it waits for its bundle, or ""  8 what happens to it then
 --       9 limits of its holds  10 1 when it has the lock of its job  11 1: also when it succeeded,
---       and when the ledger has no record of it  12 entry for the audit  13... items
+--       and when the ledger has no record of it  12 entry for the audit  13 the run from which it
+--       is made, if it is new, or ""  14... items
 -- Replies: due, n | outstanding, its state | refused, its state | none
 local id = ARGV[1]
 local run = load(id)
@@ -27,6 +28,7 @@ if past then
 elseif ARGV[11] == '1' then
   run = fresh(ARGV[3], ARGV[4], ARGV[2] == '' and 'hand' or 'schedule', ARGV[2])
   run[R_N] = ms -- it may have had deliveries, whose numbers are no longer known
+  run[R_BY] = childOf(ARGV[13], id, ARGV[12])
 else
   return {'none'}
 end
@@ -36,7 +38,7 @@ for i = R_SERIAL, R_ITEMS - 1 do run[i] = new[i] end
 run[R_QUEUE], run[R_SINCE], run[R_FAILS], run[R_CRASHES], run[R_REASON], run[R_FINISHED] = ARGV[4], '', '0', '0', '', ''
 run[R_CLOSED], run[R_AT], run[R_WAITS] = '1', '', ''
 run[R_PATIENCE], run[R_ONBUSY], run[R_LIMITS], run[R_SERIAL] = ARGV[7], ARGV[8], ARGV[9], ARGV[10]
-for i = 13, #ARGV do run[R_ITEMS + i - 13] = ARGV[i] end
+for i = 14, #ARGV do run[R_ITEMS + i - 14] = ARGV[i] end
 embody(id, ARGV[5], ARGV[6])
 if log ~= '' then call('HSET', LOG, id, log) end
 call('ZADD', OPEN, '0', run[R_JOB] .. '\0' .. pad(run[R_TICK]) .. '\0' .. id)
