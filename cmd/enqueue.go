@@ -27,7 +27,8 @@ func (t *tool) enqueueCommand() *cobra.Command {
 one that workers have registered, or else the one in the config.
 
 Inside the command of a job, the run of that command (LOCKSTEP_RUN_ID) is recorded as its parent, which lockstep run
-show and the page show. With --id X, the run is <job>#X. Asking again, while it is outstanding or in the kept history, returns the same run.
+show and the page show. With --id X, the run is <job>#X. Asking again, while it is outstanding or in the kept history,
+returns the same run.
 
 A Redis user that may write only to queues (the producer of lockstep doctor --acl) asks with a task, as plain asynq
 clients do: the run is then <job>#<queue>/<id>, created by the first worker that takes the task, and neither --wait
