@@ -26,7 +26,7 @@ read from Redis every second, or less often where a read takes longer than a fif
 read, the last data stays on the screen, with its age and the reason.
 
 Tab and the digits select a table, / filters all of them, s sorts, and Enter shows a run with its attempts, the reason
-why it waits, and the end of its output. c cancels a run, r retries it, x releases a lock, p and u pause and resume a
+why it waits, and the end of its output, which it follows while the run is in progress: G stays at the end. c cancels a run, r retries it, x releases a lock, p and u pause and resume a
 job or a queue, and d drains a worker. As the commands of these names do, they say what they do and ask, they take a
 reason, and they are in the audit. ? lists all keys.
 
@@ -127,6 +127,9 @@ func (f fleetOf) Run(ctx context.Context, id jobs.RunID) (*top.Detail, error) {
 	}
 	return detail, nil
 }
+
+// Follow returns the follower of lockstep run output -f.
+func (f fleetOf) Follow(id jobs.RunID) top.Follower { return f.reader.Follow(id) }
 
 // Prepare returns the deed of a command.
 func (f fleetOf) Prepare(ctx context.Context, verb top.Verb, on top.Target) (*top.Act, error) {

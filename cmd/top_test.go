@@ -46,6 +46,11 @@ func TestTopActsAsTheCommandsDo(t *testing.T) {
 	if detail.Run.ID != due.Run || detail.At.IsZero() || detail.Snapshot == nil {
 		t.Errorf("a run is shown as %+v", detail)
 	}
+	events, err := f.Follow(due.Run).Next(ctx)
+	must(t, err)
+	if len(events) != 1 || events[0].Kind != admin.FollowAttempt || events[0].Worker != web.Session() {
+		t.Errorf("a run is followed as %+v, want that its attempt runs", events)
+	}
 
 	act := func(verb top.Verb, on top.Target, why, effect, said string) {
 		t.Helper()

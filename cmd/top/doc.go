@@ -14,6 +14,7 @@
 //	section.go   a table that sorts, filters, scrolls and fits into a width
 //	sections.go  the tables of the overview, with their columns
 //	run.go       the screen of one run
+//	output.go    its output, also while it is printed
 //	dialog.go    an act: its question, its reason, its result
 //	text.go      texts of others, cut by the cells that they take
 //
@@ -23,6 +24,10 @@
 // after the last one began, and later if the last one was slow: a read takes at most a fifth of the
 // time, as with the page that workers serve. If a read fails, the screen keeps the last data,
 // says how old it is and why, and the next read tries again.
+//
+// The screen of a run that is in progress also follows its output, as lockstep run output -f does:
+// about once a second, one call at a time, and the next one rests after a slow one as reads do. As
+// long as no such screen is shown, no worker passes anything on. The screen keeps the last 256 KiB.
 //
 // Sorting and filtering look at all data, once for each read and each change of the filter. Drawing
 // looks only at the rows that fit on the screen.

@@ -3,6 +3,7 @@ package top
 import (
 	"slices"
 	"strings"
+	"time"
 
 	tea "charm.land/bubbletea/v2"
 
@@ -66,7 +67,7 @@ func bindings() []binding {
 		{[]string{"pgdown", "space", "ctrl+f"}, anywhere, "next screen", scroll(func(rows int) int { return rows })},
 		{[]string{"pgup", "ctrl+b"}, anywhere, "previous screen", scroll(func(rows int) int { return -rows })},
 		{[]string{"home", "g"}, anywhere, "first line", scroll(func(int) int { return -1 << 30 })},
-		{[]string{"end", "G"}, anywhere, "last line", scroll(func(int) int { return 1 << 30 })},
+		{[]string{"end", "G"}, anywhere, "last line; a run's screen stays there as its output grows", scroll(func(int) int { return 1 << 30 })},
 
 		{[]string{"enter"}, overview, "show the run; on a worker or a job: filter by it",
 			func(m *model, _ string) tea.Cmd { return m.open() }},
@@ -125,7 +126,7 @@ func (m *model) scroll(by func(rows int) int) {
 	case helpPage:
 		m.help.top += by(m.body())
 	case runPage:
-		m.run.top += by(m.body())
+		m.run.scroll(by(m.body()), m.body())
 	default:
 		m.sections[m.focus].move(by(max(1, m.heights()[m.focus]-1)))
 	}
@@ -136,7 +137,7 @@ func (m *model) open() tea.Cmd {
 	t := m.target()
 	switch {
 	case t.Run != "":
-		m.run = &runScreen{id: t.Run, from: t}
+		m.run, m.nextFollow = &runScreen{id: t.Run, from: t}, time.Time{}
 		return m.readNow()
 	case t.Worker != "":
 		m.filter.text = string(t.Worker)

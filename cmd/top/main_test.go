@@ -29,6 +29,7 @@ type fleet struct {
 	reader *admin.Reader
 	done   []string // "verb object: reason"
 	refuse string   // the error of each act
+	asked  int      // calls of followers
 }
 
 func newFleet(f *fakes.Fake) *fleet { return &fleet{Fake: f, reader: admin.ReaderOf(f, f)} }
@@ -49,6 +50,19 @@ func (f *fleet) Run(ctx context.Context, id jobs.RunID) (*Detail, error) {
 	}
 	snapshot, err := f.reader.Snapshot(ctx)
 	return &Detail{At: fakes.Noon, Run: run, Output: output, Snapshot: snapshot}, err
+}
+
+func (f *fleet) Follow(id jobs.RunID) Follower { return &follower{f.reader.Follow(id), &f.asked} }
+
+// follower is a [Follower] that counts its calls.
+type follower struct {
+	*admin.Follower
+	asked *int
+}
+
+func (f *follower) Next(ctx context.Context) ([]admin.FollowEvent, error) {
+	*f.asked++
+	return f.Follower.Next(ctx)
 }
 
 func (f *fleet) Prepare(_ context.Context, verb Verb, on Target) (*Act, error) {
@@ -106,6 +120,9 @@ func (term *terminal) send(msg tea.Msg) {
 		one.took = took{term.clock, term.clock}
 		msg = one
 	case detailMsg:
+		one.took = took{term.clock, term.clock}
+		msg = one
+	case followedMsg:
 		one.took = took{term.clock, term.clock}
 		msg = one
 	case nil, tickMsg, preparedMsg, doneMsg, tea.WindowSizeMsg, tea.KeyPressMsg, tea.PasteMsg:

@@ -9,6 +9,7 @@ import (
 	tea "charm.land/bubbletea/v2"
 
 	"lockstep/jobs"
+	"lockstep/scheduler/admin"
 	"lockstep/scheduler/ledger"
 )
 
@@ -18,6 +19,9 @@ const (
 	// the next read begins no sooner than after this many times what the last one took
 	keepFactor = 5
 	keepAtMost = 30 * time.Second
+
+	// at least, between the beginnings of two calls of a follower
+	followEvery = 500 * time.Millisecond
 )
 
 // model is everything that the screen depends on.
@@ -36,6 +40,9 @@ type model struct {
 	problem string    // why the last read failed; "" if it did not
 	reading bool      // a read is in progress
 	next    time.Time // when the next one may begin
+
+	following  bool      // a call of a follower is in progress
+	nextFollow time.Time // when the next call may begin
 
 	sections []section
 	focus    int
@@ -76,6 +83,14 @@ type (
 		err    error
 	}
 
+	// a call of a follower has ended
+	followedMsg struct {
+		took
+		follower Follower
+		events   []admin.FollowEvent
+		err      error
+	}
+
 	// an act is prepared
 	preparedMsg struct {
 		dialog *dialog
@@ -93,6 +108,9 @@ type (
 
 // took is when something began and ended.
 type took struct{ began, ended time.Time }
+
+// rest returns how long after it began the next of its kind may begin.
+func (t took) rest() time.Duration { return min(keepFactor*t.ended.Sub(t.began), keepAtMost) }
 
 // Init starts the clock and the first read.
 func (m *model) Init() tea.Cmd { return tea.Batch(m.tick(), m.read()) }
@@ -114,7 +132,7 @@ func (m *model) apply(msg tea.Msg) tea.Cmd {
 		m.paste(msg.Content)
 	case tickMsg:
 		m.now = time.Time(msg)
-		return tea.Batch(m.tick(), m.read())
+		return tea.Batch(m.tick(), m.read(), m.follow())
 	case seenMsg:
 		m.readEnded(msg.took, msg.err)
 		if msg.err == nil {
@@ -135,7 +153,9 @@ func (m *model) apply(msg tea.Msg) tea.Cmd {
 		if shown {
 			m.run.take(msg)
 		}
-		return m.readOther(shown)
+		return tea.Batch(m.readOther(shown), m.follow())
+	case followedMsg:
+		m.followed(msg)
 	case preparedMsg:
 		if msg.dialog == m.dialog {
 			m.prepared(msg)
@@ -169,6 +189,31 @@ func (m *model) read() tea.Cmd {
 	})
 }
 
+// follow asks what the shown run has printed, unless it has ended, a call is in progress, or it is
+// too early.
+func (m *model) follow() tea.Cmd {
+	if m.run == nil || m.following || m.now.Before(m.nextFollow) {
+		return nil
+	}
+	follower := m.run.following(m.fleet)
+	if follower == nil {
+		return nil
+	}
+	m.following = true
+	return m.beside(readLimit, func(ctx context.Context) tea.Msg {
+		began := time.Now()
+		events, err := follower.Next(ctx)
+		return followedMsg{took{began, time.Now()}, follower, events, err}
+	})
+}
+
+func (m *model) followed(msg followedMsg) {
+	m.following, m.nextFollow = false, msg.began.Add(max(followEvery, msg.rest()))
+	if m.run != nil && m.run.follower == msg.follower {
+		m.run.print(msg)
+	}
+}
+
 // readNow begins a read as soon as none is in progress.
 func (m *model) readNow() tea.Cmd {
 	m.next = time.Time{}
@@ -191,7 +236,7 @@ func (m *model) readEnded(t took, err error) {
 	if t.ended.After(m.now) {
 		m.now = t.ended
 	}
-	m.next = t.began.Add(max(m.o.Interval, min(keepFactor*t.ended.Sub(t.began), keepAtMost)))
+	m.next = t.began.Add(max(m.o.Interval, t.rest()))
 }
 
 // arrange applies the filter to all sections.

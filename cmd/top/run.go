@@ -8,8 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/charmbracelet/x/ansi"
-
 	"lockstep/jobs"
 	"lockstep/scheduler/admin"
 	"lockstep/scheduler/ledger"
@@ -35,7 +33,49 @@ type runScreen struct {
 	at     time.Time // when its read began
 	gone   bool      // there is no such run any more
 
+	follower Follower // nil: the run has not been in progress on this screen
+	printed  transcript
+	problem  string    // why the last call of the follower failed; "" if it did not
+	ended    time.Time // when the follower reported the end of the run; zero: it has not
+
+	tail bool // the text was scrolled to its end, and stays there when lines are added
+
 	width int // of the lines
+}
+
+// following returns the follower of a run that is in progress, or nil. It must not be called while
+// a call of the follower is in progress.
+func (r *runScreen) following(fleet Fleet) Follower {
+	switch {
+	case r.detail == nil || r.gone:
+		return nil
+	case r.follower != nil && r.ended.IsZero():
+		return r.follower
+	case r.detail.Run.State.Final():
+		return nil
+	case r.follower != nil && !r.at.After(r.ended): // the data is from before the end
+		return nil
+	}
+	r.follower, r.printed, r.ended = fleet.Follow(r.id), transcript{}, time.Time{}
+	return r.follower
+}
+
+// print takes the result of a call of the follower.
+func (r *runScreen) print(msg followedMsg) {
+	problem := ""
+	if msg.err != nil {
+		problem = msg.err.Error()
+	}
+	if r.follower.Ended() {
+		r.ended = msg.ended
+	}
+	if len(msg.events) == 0 && problem == r.problem {
+		return
+	}
+	r.problem, r.width = problem, 0
+	for _, e := range msg.events {
+		r.printed.add(e)
+	}
 }
 
 func (r *runScreen) take(msg detailMsg) {
@@ -84,31 +124,32 @@ func (d *Detail) wait() *admin.Wait {
 	return nil
 }
 
-// layout makes the lines anew if the data or the width is new. A text that was scrolled to its end
-// stays there.
+// scroll moves the text.
+func (r *runScreen) scroll(by, rows int) {
+	r.top += by
+	r.tail = by > 0 && r.top >= len(r.lines)-rows
+}
+
+// layout makes the lines anew if the data or the width is new.
 func (r *runScreen) layout(p palette, cells, rows int) {
 	if r.width != cells {
 		r.width = cells
-		atEnd := r.top > 0 && r.top >= len(r.lines)-rows
 		switch {
 		case r.gone:
 			r.lines = wrap("There is no such run (any more): its job's history has dropped it.", cells)
 		case r.detail == nil:
 			r.lines = []string{"Reading the run ..."}
 		default:
-			r.lines = runLines(p, r.detail, cells)
+			r.lines = append(runLines(p, r.detail, cells), r.outputLines(p, cells)...)
 		}
-		if atEnd {
+		if r.tail {
 			r.top = len(r.lines)
 		}
 	}
 	r.settle(rows)
 }
 
-// mostOutput is how much of an output is shown, in bytes. The rest is in front of it.
-const mostOutput = 256 << 10
-
-// runLines describes a run: its facts, why it does not run, its attempts, and its output.
+// runLines describes a run: its facts, why it does not run, and its attempts.
 func runLines(p palette, d *Detail, cells int) []string {
 	r, now := d.Run, d.At
 	var lines []string
@@ -162,21 +203,6 @@ func runLines(p palette, d *Detail, cells int) []string {
 	lines = append(lines, "", p.paint(bold, fmt.Sprintf("ATTEMPTS %d", len(r.Attempts))))
 	for i := range r.Attempts {
 		lines = append(lines, attemptLines(p, &r.Attempts[i], now, cells)...)
-	}
-	lines = append(lines, "", p.paint(bold, "OUTPUT"))
-	output := strings.TrimRight(d.Output, "\n")
-	if more := len(output) - mostOutput; more > 0 {
-		output = strings.ToValidUTF8(output[more:], "")
-		lines = append(lines, p.paint(dim, fmt.Sprintf("%d bytes before this are not shown", more)))
-	}
-	if output == "" {
-		return append(lines, p.paint(dim, "none is kept (yet): it is stored when an attempt ends"))
-	}
-	for line := range strings.Lines(output) {
-		line = clean(strings.ReplaceAll(strings.TrimRight(line, "\r\n"), "\t", "    "))
-		for part := range strings.SplitSeq(ansi.HardwrapWc(line, cells, true), "\n") {
-			lines = append(lines, cut(part, cells))
-		}
 	}
 	return lines
 }

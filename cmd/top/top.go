@@ -23,6 +23,8 @@ type Fleet interface {
 	See(ctx context.Context) (*Seen, error)
 	// Run reads a run. The error is [ledger.ErrUnknown] if there is none.
 	Run(ctx context.Context, id jobs.RunID) (*Detail, error)
+	// Follow returns a follower of a run. It reads nothing yet.
+	Follow(id jobs.RunID) Follower
 	// Prepare checks an act against the current state, and changes nothing.
 	Prepare(ctx context.Context, verb Verb, on Target) (*Act, error)
 }
@@ -31,6 +33,15 @@ type Fleet interface {
 type Seen struct {
 	Snapshot *admin.Snapshot
 	Overview *admin.Overview
+}
+
+// Follower follows what a run prints while it runs: an [admin.Follower]. As long as Next is not
+// called, nothing is asked of the run's worker.
+type Follower interface {
+	// Next returns what has happened since the last call. The events are valid even with an error.
+	Next(ctx context.Context) ([]admin.FollowEvent, error)
+	// Ended reports whether the end of the run was returned.
+	Ended() bool
 }
 
 // Detail is one read of a run.

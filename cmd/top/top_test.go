@@ -53,7 +53,7 @@ func TestRunShowsItsAttemptsItsReasonAndItsOutput(t *testing.T) {
 	term.press("esc")
 	term.has("WORKERS 3")
 	term.press("4", "down", "enter")
-	term.has("waits for", "wants     bill:1001 ", "behind    "+running, "ATTEMPTS 0", "none is kept")
+	term.has("waits for", "wants     bill:1001 ", "behind    "+running, "ATTEMPTS 0", "nothing is printed yet")
 
 	f.Open = nil // and its history has dropped it
 	f.Ended = nil
@@ -61,6 +61,161 @@ func TestRunShowsItsAttemptsItsReasonAndItsOutput(t *testing.T) {
 	term.has("There is no such run (any more)")
 	term.press("esc")
 	term.has("WORKERS 3")
+}
+
+// prints makes a running run pass on a part of its output.
+func prints(f *fakes.Fake, id jobs.RunID, attempt int, text string) {
+	live := f.Follows[id]
+	if live == nil || live.Attempt != attempt {
+		live = &ledger.Followed{State: ledger.StateRunning, Attempt: attempt, Worker: "web-2.p91qd3f7", Passing: true}
+		f.Follows = map[jobs.RunID]*ledger.Followed{id: live}
+	}
+	from := int64(0)
+	if n := len(live.Printed); n > 0 {
+		from = live.Printed[n-1].Upto
+	}
+	live.Printed = append(live.Printed, ledger.Printed{Attempt: attempt, From: from, Upto: from + int64(len(text)), Text: text})
+}
+
+func TestRunShowsItsOutputWhileItIsPrinted(t *testing.T) {
+	t.Parallel()
+	for _, size := range []struct{ cells, rows int }{{80, 24}, {40, 24}} {
+		f := newFleet(fakes.Fleet())
+		prints(f.Fake, running, 1, "bill 1001 is opened\n\x1b[32mbill")
+		term := newTerminal(t, f, size.cells, size.rows)
+		term.wait(3)
+		if f.asked != 0 {
+			t.Error("a run is followed although no screen shows it")
+		}
+		term.press("2", "down", "enter", "G")
+		term.has("OUTPUT as it is printed", "── attempt 1 runs on web-2.p91qd3f7", "bill 1001 is opened")
+		if size.cells == 80 {
+			term.golden("follow")
+		}
+		// A part may end within a sequence or a character.
+		for _, text := range []string{" 1002\x1b", "[0m is opened \xe2", "\x9c\x93\n\x1b]52;c;ZXZpbA==\a\x1b[2Jend"} {
+			prints(f.Fake, running, 1, text)
+			term.wait(1)
+		}
+		term.has("bill 1002 is opened ✓", " ]52;c;ZXZpbA==  [2Jend")
+		if strings.ContainsAny(term.screen(), "\x1b\a") {
+			t.Errorf("output reaches the terminal: %q", term.screen())
+		}
+
+		// The screen stays at the end, until the user leaves it.
+		for i := range 100 {
+			prints(f.Fake, running, 1, fmt.Sprintf("\nline %d", i))
+		}
+		term.wait(1)
+		term.has("line 99")
+		term.lacks("state ")
+		term.press("up")
+		prints(f.Fake, running, 1, "\nline 100")
+		term.wait(1)
+		term.lacks("line 100")
+		term.press("g")
+		term.has("state     ● running")
+
+		asked := f.asked
+		term.following = true // a call is in progress
+		if term.wait(3); f.asked != asked {
+			t.Error("a second call began during the first one")
+		}
+		term.following = false
+		f.Fail("i/o timeout")
+		term.wait(1)
+		term.press("G")
+		term.has("── the output cannot be followed: i/o")
+		f.Recover()
+		term.wait(1)
+		term.lacks("cannot be followed")
+		term.has("line 100")
+
+		asked = f.asked
+		term.press("esc")
+		if term.wait(5); f.asked != asked {
+			t.Error("the run is followed although its screen is closed")
+		}
+	}
+}
+
+func TestOutputIsFollowedFromAttemptToAttemptUntilTheEnd(t *testing.T) {
+	t.Parallel()
+	f := newFleet(fakes.Fleet())
+	prints(f.Fake, running, 1, "first\n")
+	term := newTerminal(t, f, 80, 30)
+	term.press("2", "down", "enter")
+	term.has("first")
+	record := f.Open[1]
+	end := func(i int, outcome string) {
+		record.Attempts[i].Finished, record.Attempts[i].Outcome = fakes.Noon, outcome
+	}
+	end(0, "crashed")
+	record.Attempts = append(record.Attempts, ledger.AttemptRecord{Number: 2, Worker: "web-1.x7k2m9qa", Started: fakes.Noon})
+	prints(f.Fake, running, 2, "second\n")
+	term.wait(1)
+	term.has("first", "── attempt 1 has ended: crashed", "── attempt 2 runs on web-1.x7k2m9qa", "second")
+
+	end(1, "succeeded")
+	record.State, record.Finished = ledger.StateSucceeded, fakes.Noon
+	f.Follows[running].State, f.Follows[running].Worker = ledger.StateSucceeded, ""
+	term.wait(2)
+	term.has("── attempt 2 has ended: succeeded", "── the run has ended: succeeded", "first", "second")
+	term.lacks("as it is printed")
+	asked := f.asked
+	if term.wait(5); f.asked != asked {
+		t.Error("a run that has ended is followed")
+	}
+
+	record.State, record.Finished = ledger.StateDue, time.Time{} // it was retried
+	f.Follows = nil
+	term.wait(2)
+	term.has("OUTPUT as it is printed")
+	if f.asked == asked {
+		t.Error("a run that was retried is not followed")
+	}
+
+	term.press("esc")
+	asked = f.asked
+	term.press("5", "enter")
+	term.wait(3)
+	term.has("state     ✓ succeeded", "dumped")
+	term.lacks("as it is printed")
+	if f.asked != asked {
+		t.Error("a run that had ended before is followed")
+	}
+}
+
+func TestATranscriptIsBounded(t *testing.T) {
+	t.Parallel()
+	f := newFleet(fakes.Fleet())
+	term := newTerminal(t, f, 80, 24)
+	chunk := strings.Repeat(strings.Repeat("x", 63)+"\n", 2048)
+	for i := range 12 {
+		prints(f.Fake, running, 1, fmt.Sprintf("chunk %d\n%s", i, chunk))
+	}
+	term.press("2", "down", "enter", "G")
+	kept := &term.model.run.printed
+	sum := 0
+	for _, one := range kept.parts {
+		sum += len(one.text)
+	}
+	if sum != kept.bytes || sum > mostOutput || sum < mostOutput-len(chunk) {
+		t.Errorf("%d bytes are kept, and counted as %d, want the last %d", sum, kept.bytes, mostOutput)
+	}
+	if last := kept.parts[len(kept.parts)-1].text; !strings.Contains(last, "chunk 11\n") || strings.Contains(last, "chunk 9\n") {
+		t.Errorf("the transcript begins with %.100q", last)
+	}
+	if !slices.ContainsFunc(term.model.run.lines, func(line string) bool { return strings.Contains(line, "bytes before this are not shown") }) {
+		t.Error("the screen does not say that output is missing")
+	}
+	var notes transcript
+	for i := range 100_000 {
+		notes.add(admin.FollowEvent{Kind: admin.FollowAttempt, Attempt: i, State: "crashed"})
+	}
+	if notes.bytes > mostOutput || len(notes.parts) > mostOutput/10 {
+		t.Errorf("%d notes with %d bytes are kept", len(notes.parts), notes.bytes)
+	}
 }
 
 func TestTextsOfOthersOnlyPrint(t *testing.T) {

@@ -156,7 +156,7 @@ func (m *model) footer() []string {
 	case helpPage:
 		keys = "Esc back  q leave"
 	case runPage:
-		keys = "Esc back  q leave  ? keys  c cancel  r retry  x release  p pause"
+		keys = "Esc back  q leave  ? keys  G end  c cancel  r retry  x release  p pause"
 	}
 	return []string{news, p.paint(dim, cut(keys, m.cells))}
 }
