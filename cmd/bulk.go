@@ -15,9 +15,6 @@ import (
 	"lockstep/scheduler/ledger"
 )
 
-// typedAbove is the number of runs above which a user types their number instead of yes.
-const typedAbove = 100
-
 // whereHelp describes --where in the help of a command.
 const whereHelp = `
 
@@ -91,7 +88,7 @@ func (t *tool) actOnAll(ctx context.Context, cmd *cobra.Command, conn *connectio
 		return t.said(false, "", "no run matches")
 	case f.dryRun:
 		return t.write(found + "\n")
-	case n > typedAbove:
+	case n > admin.BulkTyped:
 		err = a.confirmMany(ctx, n, "%s, and each %s", found, of.asks)
 	default:
 		err = a.confirm(ctx, "%s, and each %s", found, of.asks)

@@ -20,7 +20,7 @@ func TestPagesAreAccessibleInEveryLook(t *testing.T) {
 	s := newSite(t)
 	b := open(t, s)
 	paths := []string{
-		"/", "/jobs", "/jobs/settle-bills", "/jobs/settle-bills/run", "/jobs/next", "/runs", runPath(s.run), runPath(s.run) + "/cancel",
+		"/", "/jobs", "/jobs/settle-bills", "/jobs/settle-bills/run", "/jobs/next", "/runs", "/runs?job=settle-bills&select=page", "/runs/cancel?job=settle-bills", "/runs/retry?job=settle-bills", runPath(s.run), runPath(s.run) + "/cancel",
 		"/locks", "/locks/bill:1001", "/timeline", "/timeline?group=lock", "/workers", "/workers/" + string(s.worker.Session()),
 		"/queues", "/config", "/audit", "/nothing",
 	}

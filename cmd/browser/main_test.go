@@ -36,6 +36,7 @@ type site struct {
 	*fakes.Stage
 	url    string
 	worker *locks.Client
+	bills  *jobs.Job
 	run    jobs.RunID
 	hold   *locks.Hold // of the run
 	shell  *locks.Hold
@@ -54,19 +55,19 @@ func newSite(t *testing.T) *site {
 	if err != nil {
 		t.Fatal(err)
 	}
-	bills := &jobs.Job{
+	s.bills = &jobs.Job{
 		Name: "settle-bills", Handler: "bills.settle", Queue: "default", Lock: jobs.Lock{Exclusive: []string{"bill:{id}"}},
 		History: jobs.History{Runs: 100, For: time.Hour},
 	}
-	if _, err := s.Ledger.Register(t.Context(), "config", []*jobs.Job{bills}); err != nil {
+	if _, err := s.Ledger.Register(t.Context(), "config", []*jobs.Job{s.bills}); err != nil {
 		t.Fatal(err)
 	}
 	card := &worker.Card{Host: "web-1", PID: 4711, State: "ready", Slots: 4, Queues: map[string]int{"default": 1}, StartedAt: time.Now()}
 	s.worker = s.Open("web-1", card)
-	due := s.Enqueue(bills, "first", `{"id":1001}`)
+	due := s.Enqueue(s.bills, "first", `{"id":1001}`)
 	s.run = due.Run
 	_, s.hold = s.Begin(s.worker, due)
-	_, request := s.Claim(s.worker, s.Enqueue(bills, "second", `{"id":1001}`))
+	_, request := s.Claim(s.worker, s.Enqueue(s.bills, "second", `{"id":1001}`))
 	request.Drop()
 	shell := s.Open("shell", nil)
 	if s.shell, err = shell.Acquire(t.Context(), locks.Exclusive("bill:1003"), locks.Info([]byte(`{"command":["./settle.sh"]}`))); err != nil {

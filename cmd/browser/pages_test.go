@@ -11,6 +11,9 @@ import (
 	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
+
+	"lockstep/jobs"
+	"lockstep/scheduler/ledger"
 )
 
 // TestWalkFromOverviewToLockToRunToJobAndBack does it with JavaScript, then without.
@@ -78,6 +81,82 @@ func TestLockIsReleasedByKeyboardAlone(t *testing.T) {
 	}
 	b.visit("/audit")
 	b.await("the audit", `document.getElementById("main").innerText.includes("the shell hangs")`)
+}
+
+// TestSelectedRunsAreCanceledByKeyboardAlone also checks that boxes stay checked while the page
+// updates itself and its rows move.
+func TestSelectedRunsAreCanceledByKeyboardAlone(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	for _, id := range []string{"third", "fourth"} {
+		s.Enqueue(s.bills, id, `{"id":1004}`)
+	}
+	b := open(t, s)
+	b.visit("/runs")
+	b.awaitPage("/runs")
+	for _, id := range []string{"third", "fourth"} {
+		b.tabUntil("the box of "+id, fmt.Sprintf(`document.activeElement.value === "settle-bills#%s"`, id))
+		b.press(" ")
+	}
+	b.await("the count", `document.getElementById("selected").innerText === "2 selected"`)
+
+	const checked = `[...document.querySelectorAll("input[data-select]:checked")].map((box) => box.value).sort().join(" ")`
+	const want = "settle-bills#fourth settle-bills#third"
+	s.Enqueue(s.bills, "zulu", `{"id":1004}`) // above the others
+	b.await("the new run", `document.querySelectorAll("tbody tr")[0].innerText.includes("zulu")`)
+	if got := read[string](b, checked); got != want {
+		t.Errorf("after an update, the boxes of %q are checked, want those of %q", got, want)
+	}
+	if got := read[string](b, `document.activeElement.value`); got != "settle-bills#fourth" {
+		t.Errorf("after an update, the focus is on %q", got)
+	}
+
+	b.press("/") // a box takes no text, so the keys of the page work on it
+	b.await("the filter", `document.activeElement.name === "q"`)
+	b.tabUntil("the act", `document.activeElement.innerText === "Cancel selected"`)
+	b.press(kb.Enter)
+	b.awaitPage("/runs/cancel")
+	b.await("the question", `document.getElementById("main").innerText.includes("2 runs do not run: they end as canceled at once.")`)
+	b.tabUntil("the reason", `document.activeElement.name === "reason"`)
+	b.press("the wrong bills")
+	b.press(kb.Enter)
+	b.await("what was done", `document.querySelector(".banner.good")?.innerText.includes("2 runs are canceled.")`)
+	for id, want := range map[string]ledger.State{"third": ledger.StateCanceled, "fourth": ledger.StateCanceled, "zulu": ledger.StateDue} {
+		run, err := s.Ledger.FindRecord(t.Context(), jobs.RequestRunID("settle-bills", id))
+		if err != nil || run.State != want {
+			t.Errorf("%s: %+v, %v, want it %s", id, run, err, want)
+		}
+	}
+	b.visit("/audit")
+	b.await("the audit", `document.getElementById("main").innerText.includes("the wrong bills")`)
+}
+
+// TestAllRunsOfAPageAreSelected does it with JavaScript, then without.
+func TestAllRunsOfAPageAreSelected(t *testing.T) {
+	t.Parallel()
+	s := newSite(t)
+	b := open(t, s)
+	const boxes = `[...document.querySelectorAll("input[data-select]")]`
+	for _, scripts := range []bool{true, false} {
+		if _, err := chromedp.Call(b.tab, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: !scripts}); err != nil {
+			t.Fatal(err)
+		}
+		b.visit("/runs")
+		b.awaitPage("/runs")
+		b.do("select all", chromedp.Click(chromedp.CSS("a[data-select-all]"), chromedp.NodeVisible))
+		b.await("all boxes", boxes+`.length === 2 && `+boxes+`.every((box) => box.checked)`)
+		if search := read[string](b, "location.search"); (search == "") != scripts {
+			t.Errorf("with scripts %v, the address has %q", scripts, search)
+		}
+		if scripts {
+			b.do("select none", chromedp.Click(chromedp.CSS("a[data-select-all]"), chromedp.NodeVisible))
+			b.await("no box", `document.getElementById("selected").innerText === "0 selected" && !`+boxes+`.some((box) => box.checked)`)
+			continue
+		}
+		b.do("retry", chromedp.Click(chromedp.CSS("button[formaction]"), chromedp.NodeVisible))
+		b.awaitPage("/runs/retry")
+		b.await("the question", `document.getElementById("main").innerText.includes("settle-bills#second is skipped: it has not ended")`)
+	}
 }
 
 // tabTo moves the focus to a link by the Tab key.

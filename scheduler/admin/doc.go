@@ -111,10 +111,11 @@
 //
 // [Reader.ToCancel] and [Reader.ToRetry] find the runs of an act on all that a filter selects, at
 // most [BulkMost], and count them by state before anything is done. A filter that selects all runs
-// is refused. [Operator.CancelRuns] and [Operator.RetryRuns] act on these runs: each by itself, so
-// that the refusal of one does not affect the others, and with one entry in the audit, which is
-// written first. An error that is not about one run, such as an outage, ends the act; the outcome
-// has the number of runs that are left.
+// is refused. [Reader.SelectToCancel] and [Reader.SelectToRetry] do so for runs that are named, and
+// say why they skip some. [Operator.CancelRuns] and [Operator.RetryRuns] act on these runs: each by
+// itself, so that the refusal of one does not affect the others, and with one entry in the audit,
+// which is written first. An error that is not about one run, such as an outage, ends the act; the
+// outcome has the number of runs that are left.
 //
 // # What a run led to
 //

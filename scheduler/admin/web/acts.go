@@ -283,16 +283,20 @@ func carryOut[B requestBody](s *Server, w http.ResponseWriter, r *http.Request, 
 	}
 	body.tell(told)
 	told.on = cmp.Or(told.on, r.URL.RawQuery)
-	if limit > actLimit {
-		// longer than the deadlines of other requests; the end of the one for reading would also
-		// count as the end of the client
-		deadlines, until := http.NewResponseController(w), time.Now().Add(limit+actLimit)
-		_, _ = deadlines.SetReadDeadline(until), deadlines.SetWriteDeadline(until)
-	}
+	allow(w, limit)
 	// An act that has begun is completed even if its client disconnects.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), limit)
 	defer cancel()
 	return do(ctx, r, body, admin.Actor{Who: asker(r), Why: told.why})
+}
+
+// allow lets a request take as long as limit, if that is longer than the deadlines of other
+// requests. The end of the one for reading would also count as the end of the client.
+func allow(w http.ResponseWriter, limit time.Duration) {
+	if limit > actLimit {
+		deadlines, until := http.NewResponseController(w), time.Now().Add(limit+actLimit)
+		_, _ = deadlines.SetReadDeadline(until), deadlines.SetWriteDeadline(until)
+	}
 }
 
 func readBody[B requestBody](w http.ResponseWriter, r *http.Request) (body B, err error) {

@@ -86,6 +86,14 @@
 // asks again (409). A job has pause, resume, run, replay and skip, a run cancel and retry, a lock
 // release, a worker drain, a queue pause and resume. A user without the necessary role gets 403.
 //
+// /runs/cancel and /runs/retry act on many runs: on those that a form names, as run for each,
+// at most the 50 of a page, or on all that the filters in the query find. The question counts them
+// by state, and says which of the selected ones are skipped, and why; above 100 runs the number
+// must be typed. Its form has fixed times instead of durations, and an until, so runs that are made
+// later are not among them. POST compares the runs, and what would happen to each, with what the
+// question said, and then acts on exactly those that it has compared; with fewer=yes it also acts
+// when fewer of them are left. /runs?select=page is the list with all boxes checked.
+//
 // admin.base_path is the path under which a reverse proxy shows the server, and all links begin
 // with it. The proxy may keep it in the requests that it passes on, or remove it: every path above
 // is served with and without it, the probes too. When all connections are at work (see Connections

@@ -34,13 +34,22 @@ type asking struct {
 	Back   string // the page of the thing
 	Done   string // the result; "" before
 	Led    string // the page of what the act made; "" for none
+
+	Lacks  string   // what the form lacks, besides a reason; "" for nothing
+	Rest   []string // what was not done, and why
+	Partly bool     // not all of it was done
+
+	on    string       // for the log: what it acts on, if the path does not name it
+	found *admin.Match // for doFound
 }
 
 // field is an input of a form.
 type field struct {
 	Name, Label, Value string
-	Kind               string // text, area, check, hidden
+	Kind               string // text, number, area, check, hidden
 }
+
+const nothingDone = "Nothing was done. This is what would happen now:"
 
 // pageAct is an act with a page of its own: GET asks, POST does it and shows the result.
 type pageAct struct {
@@ -50,6 +59,11 @@ type pageAct struct {
 	title  func(r *http.Request) string
 	ask    func(ctx context.Context, r *http.Request, values url.Values) (*asking, error)
 	do     func(ctx context.Context, r *http.Request, values url.Values, by admin.Actor) (done, led string, err error)
+
+	// of an act on what ask has found
+	repeats string // a field that the form may have several times
+	limit   time.Duration
+	doFound func(ctx context.Context, asked *asking, by admin.Actor) error // instead of do
 }
 
 // may reports whether the user that sent a request may do what needs a role.
@@ -64,6 +78,8 @@ func (s *Server) actPages() {
 	s.actPage("/jobs/{job}/run", RoleOperator, s.runJob())
 	s.actPage("/jobs/{job}/replay", RoleOperator, s.replayTicks())
 	s.actPage("/jobs/{job}/skip", RoleOperator, s.skipTicks())
+	s.actPage("/runs/cancel", RoleOperator, s.cancelRuns())
+	s.actPage("/runs/retry", RoleOperator, s.retryRuns())
 	s.actPage("/runs/{id}/cancel", RoleOperator, s.cancelRun())
 	s.actPage("/runs/{id}/retry", RoleOperator, s.retryRun())
 	s.actPage("/locks/{lock}/release", RoleOperator, s.releaseLock())
@@ -97,18 +113,21 @@ func (s *Server) askOrDo(w http.ResponseWriter, r *http.Request, least Role, a p
 	if err := s.demand(r.Context(), least); err != nil {
 		return err
 	}
-	values, err := formOf(w, r, a.fields)
+	values, err := formOf(w, r, a.fields, a.repeats)
 	if err != nil {
 		return err
 	}
+	limit := cmp.Or(a.limit, actLimit)
+	allow(w, limit)
 	// An act that has begun is completed even if its client disconnects.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), actLimit)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), limit)
 	defer cancel()
 	told.why = values.Get("reason")
 	asked, err := a.ask(ctx, r, values)
 	if err != nil {
 		return err
 	}
+	told.on = cmp.Or(told.on, asked.on)
 	asked.Action, asked.Reason = string(s.link())+r.URL.EscapedPath(), values.Get("reason")
 	v := s.newView(r, a.page)
 	v.Again, v.Title, v.Seen = "", a.title(r), asked
@@ -118,26 +137,33 @@ func (s *Server) askOrDo(w http.ResponseWriter, r *http.Request, least Role, a p
 	case asked.Seen != values.Get("seen"):
 		status = http.StatusConflict
 		if asked.Wrong == "" {
-			asked.Wrong = "It has changed since the page was drawn. Nothing was done. This is what would happen now:"
+			asked.Wrong = "It has changed since the page was drawn. " + nothingDone
 		}
 		told.status, told.because = status, "it has changed since the page was drawn"
 		s.tell(ctx, *told, true)
 	case asked.Reason == "":
 		status, asked.Wrong = http.StatusBadRequest, "Give a reason: the audit keeps it, and those that it concerns can read it."
+	case asked.Lacks != "":
+		status, asked.Wrong = http.StatusBadRequest, asked.Lacks
 	default:
-		done, led, err := a.do(ctx, r, values, admin.Actor{Who: asker(r), Why: asked.Reason})
+		by := admin.Actor{Who: asker(r), Why: asked.Reason}
+		if a.doFound != nil {
+			err = a.doFound(ctx, asked, by)
+		} else {
+			asked.Done, asked.Led, err = a.do(ctx, r, values, by)
+		}
 		if err != nil {
 			return err
 		}
 		told.done = true
 		s.tell(ctx, *told, a.action == "run job")
-		asked.Done, asked.Led = done, led
 	}
 	return s.render(w, status, "act", v)
 }
 
-// formOf reads the fields of a form: of a POST from its body, else from the query.
-func formOf(w http.ResponseWriter, r *http.Request, known []string) (url.Values, error) {
+// formOf reads the fields of a form: of a POST from its body, else from the query. The form may
+// have the field repeats several times.
+func formOf(w http.ResponseWriter, r *http.Request, known []string, repeats string) (url.Values, error) {
 	values := r.URL.Query()
 	if r.Method == http.MethodPost {
 		r.Body = http.MaxBytesReader(w, r.Body, bodyMost)
@@ -148,6 +174,9 @@ func formOf(w http.ResponseWriter, r *http.Request, known []string) (url.Values,
 		known = append([]string{"reason", "seen"}, known...)
 	}
 	for name, given := range values {
+		if repeats != "" && name == repeats {
+			continue
+		}
 		if !slices.Contains(known, name) || len(given) > 1 {
 			return nil, fmt.Errorf("%w: the form has the field %q, or has it twice; it takes %s", admin.ErrInvalid, shorten(name, 60), strings.Join(known, ", "))
 		}

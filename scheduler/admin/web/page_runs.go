@@ -3,6 +3,8 @@ package web
 import (
 	"context"
 	"fmt"
+	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -12,9 +14,12 @@ import (
 )
 
 func (s *Server) runPages() {
-	s.show("/runs", "runs", s.runsPage, with(admin.RunFilters, "group", "limit", "cursor")...)
+	s.show("/runs", "runs", s.runsPage, with(runsParams, "select")...)
 	s.show("/runs/{id}", "run", s.runPage)
 }
+
+// runsParams are the parameters of the list of runs. Besides them, select=page checks all boxes.
+var runsParams = with(admin.RunFilters, "group", "limit", "cursor")
 
 // runsPage lists runs: the outstanding ones first, then the finished ones.
 func (s *Server) runsPage(ctx context.Context, q question, v *view) (err error) {
@@ -22,6 +27,16 @@ func (s *Server) runsPage(ctx context.Context, q question, v *view) (err error) 
 		return err
 	}
 	var seen runsSeen
+	switch all := q.value("select"); all {
+	case "", "page":
+		seen.All = all != ""
+	default:
+		return fmt.Errorf("%w: select %q: it can only be page", admin.ErrInvalid, shorten(all, 60))
+	}
+	// Neither the links to other parts nor a later load of this page check boxes.
+	q.query.Del("select")
+	v.Again = withQuery(v.Here, q.query)
+	s.offerActs(q, v, &seen)
 	switch group := q.value("group"); group {
 	case "":
 		listed, err := partOf(ctx, s, q, s.o.Reader.RunPage)
@@ -48,6 +63,38 @@ type runsSeen struct {
 	rows[admin.Run]
 	Grouped bool
 	Groups  rows[admin.ErrorGroup]
+
+	// for a user that may act
+	All                 bool   // all boxes are checked
+	SelectAll           string // the link that checks them
+	From                string // the parameters of the page
+	CancelAll, RetryAll string // links to acts on all runs that the filter finds; "" for none
+}
+
+// offerActs adds the links to acts on the runs of a list.
+func (s *Server) offerActs(q question, v *view, seen *runsSeen) {
+	if !v.May {
+		return
+	}
+	seen.From = q.query.Encode()
+	filter, all := make(url.Values), url.Values{"select": {"page"}}
+	for name, values := range q.query {
+		all[name] = values
+		if slices.Contains(admin.RunFilters, name) && values[0] != "" {
+			filter[name] = values
+		}
+	}
+	seen.SelectAll = withQuery(v.Here, all)
+	if len(filter) == 0 {
+		return
+	}
+	state := ledger.State(filter.Get("state"))
+	if state == "" || !state.Final() {
+		seen.CancelAll = withQuery(s.link().path("runs", "cancel"), filter)
+	}
+	if state == "" || state.Final() && state != ledger.StateSucceeded {
+		seen.RetryAll = withQuery(s.link().path("runs", "retry"), filter)
+	}
 }
 
 // runSeen is what the page of a run shows.

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"regexp"
 	"slices"
 	"strings"
@@ -196,6 +197,28 @@ func TestSecretsOfJobsAreInNoReply(t *testing.T) {
 	}
 	if hidden < 10 {
 		t.Errorf("got %d replies with a hidden arg, want those of jobs and runs", hidden)
+	}
+}
+
+func TestSelectedRunsNeedTheRoleOperator(t *testing.T) {
+	t.Parallel()
+	c, _ := newRoled(t, false)
+	c.requests(2)
+	match, err := c.reader.SelectToCancel(t.Context(), []jobs.RunID{"nightly#0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	form := url.Values{"run": {"nightly#0"}, "reason": {"x"}, "seen": {"1 " + match.Mark()}}.Encode()
+	for _, role := range roles {
+		w := c.sends(role, http.MethodPost, "/runs/cancel", form, func(r *http.Request) {
+			r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+		})
+		if want := role.May(RoleOperator); (w.Code == http.StatusForbidden) == want {
+			t.Errorf("%s: got %d, %s", role, w.Code, w.Body)
+		}
+		if run, err := c.Ledger.FindRecord(t.Context(), "nightly#0"); err != nil || run.State.Final() != role.May(RoleOperator) {
+			t.Errorf("after the request of a %s, the run is %+v, %v", role, run, err)
+		}
 	}
 }
 

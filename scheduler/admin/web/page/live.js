@@ -11,6 +11,7 @@
   keys();
   about();
   output();
+  selection();
   for (const select of document.querySelectorAll("select[data-filter]")) {
     select.addEventListener("change", () => select.form.requestSubmit());
   }
@@ -279,6 +280,29 @@
     listen();
   }
 
+  // selection lets a link check all boxes of a list, or none, and counts the checked ones. A box stays as a person left
+  // it when its row moves, and is forgotten with its row.
+  function selection() {
+    const boxes = () => [...main.querySelectorAll("input[data-select]")];
+    const count = () => {
+      const line = document.getElementById("selected");
+      if (!line) return;
+      const text = `${boxes().filter((box) => box.checked).length} selected`;
+      if (line.textContent !== text) line.textContent = text;
+    };
+    for (const box of boxes()) if (box.checked) box.checked = true; // now its attribute changes nothing any more
+    main.addEventListener("click", (event) => {
+      if (!event.target.closest("a[data-select-all]") || event.ctrlKey || event.metaKey || event.shiftKey) return;
+      event.preventDefault();
+      const all = boxes().every((box) => box.checked);
+      for (const box of boxes()) box.checked = !all;
+      count();
+    });
+    main.addEventListener("change", count);
+    new MutationObserver(count).observe(main, { childList: true, subtree: true });
+    count();
+  }
+
   // about shows the title of the bar under the pointer, or with the focus, in the line above the lanes.
   function about() {
     const line = document.getElementById("about");
@@ -301,7 +325,7 @@
       if (event.ctrlKey || event.metaKey || event.altKey) return;
       const target = event.target;
       if (event.key === "Escape" && document.getElementById("keys")?.open) return; // the dialog closes itself
-      if (target.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(target.nodeName)) {
+      if (target.isContentEditable || (/^(INPUT|TEXTAREA|SELECT)$/.test(target.nodeName) && target.type !== "checkbox")) {
         if (event.key === "Escape") target.blur();
         return;
       }
