@@ -35,6 +35,7 @@ func TestMain(m *testing.M) { redistest.Main(m) }
 type site struct {
 	*fakes.Stage
 	url    string
+	server *web.Server
 	worker *locks.Client
 	bills  *jobs.Job
 	run    jobs.RunID
@@ -55,6 +56,7 @@ func newSite(t *testing.T) *site {
 	if err != nil {
 		t.Fatal(err)
 	}
+	s.server = server
 	s.bills = &jobs.Job{
 		Name: "settle-bills", Handler: "bills.settle", Queue: "default", Lock: jobs.Lock{Exclusive: []string{"bill:{id}"}},
 		History: jobs.History{Runs: 100, For: time.Hour},

@@ -35,22 +35,22 @@ func TestWalkFromOverviewToLockToRunToJobAndBack(t *testing.T) {
 			b.follow(path)
 		}
 		for _, path := range []string{walk[1], walk[0], "/"} {
-			b.back()
+			b.travel(-1)
 			b.awaitPage(path)
 		}
 	}
 }
 
-// back returns to the page before. chromedp.NavigateBack waits for a load, and a page that the
-// browser has kept is not loaded again.
-func (b *browser) back() {
+// travel moves back (-1) or forward (1) in the history. chromedp.NavigateBack waits for a load, and
+// a page that the browser has kept is not loaded again.
+func (b *browser) travel(by int64) {
 	b.t.Helper()
 	history, err := chromedp.Call(b.tab, page.GetNavigationHistory, cdp.Empty{})
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	before := page.NavigateToHistoryEntryParams{EntryID: history.Entries[history.CurrentIndex-1].ID}
-	if _, err := chromedp.Call(b.tab, page.NavigateToHistoryEntry, before); err != nil {
+	entry := page.NavigateToHistoryEntryParams{EntryID: history.Entries[history.CurrentIndex+by].ID}
+	if _, err := chromedp.Call(b.tab, page.NavigateToHistoryEntry, entry); err != nil {
 		b.t.Fatal(err)
 	}
 }
@@ -180,7 +180,7 @@ func (b *browser) tabUntil(what, expression string) {
 func TestPolicyAllowsNothingUnsafe(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
-	for _, path := range []string{"/", "/timeline", "/nothing", "/static/live.js", "/api/v1/locks"} {
+	for _, path := range []string{"/", "/timeline", "/nothing", "/static/live.js", "/static/htmx.min.js", "/api/v1/locks"} {
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.url+path, nil)
 		if err != nil {
 			t.Fatal(err)

@@ -193,6 +193,17 @@
 // second. A stream is sent a comment every 15 seconds; 64 streams are served at a time. When the
 // server has no connection left, a stream makes room for another client.
 //
+// # Pages that stay current
+//
+// The script of a page, page/live.js, follows the events. When they name a section that the page
+// shows, htmx fetches the page again and morphs it in place: elements with the same id stay the
+// same, so the rows of a list have ids. A hidden or paused page asks for nothing and holds no
+// connection. Without scripts a page has a link that loads it again.
+//
+// page/htmx.min.js is dist/htmx.min.js of the npm package htmx.org, version 4.0.1, unchanged; its
+// license is page/htmx.LICENSE. The pages give it no attributes: live.js calls it, and hx-ignore
+// keeps it from acting on any, so no text of a page becomes code.
+//
 // # When Redis cannot be read
 //
 // The API and the pages answer 503. The overview does so with a banner that gives the reason, above

@@ -8,6 +8,7 @@ import (
 	"embed"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"html/template"
 	"net/http"
 	"net/url"
@@ -39,6 +40,7 @@ func parsePages(link linker) *template.Template {
 		"span":          admin.Span,
 		"took":          func(r admin.Run) string { return took(&r) },
 		"badge":         newBadge,
+		"key":           elementKey,
 		"run":           newRunName,
 		"last":          lastAttempt,
 		"why":           why,
@@ -283,6 +285,18 @@ func (s *Server) now(ctx context.Context) (time.Time, error) {
 }
 
 func digest(body []byte) string { return fmt.Sprintf(`"%x"`, sha256.Sum256(body)) }
+
+// elementKey returns the id of an element of a list, the same in every version of its page and on
+// every worker: the script of the page finds the element by it when a refresh moves it. The first
+// part names the list, since an id is unique in a page. The names in it can be long and have any
+// characters, so the id is a hash of them.
+func elementKey(parts ...any) string {
+	h := fnv.New64a()
+	for _, part := range parts {
+		fmt.Fprintf(h, "%v\x00", part)
+	}
+	return "k" + strconv.FormatUint(h.Sum64(), 36)
+}
 
 // moment is an instant in words, and exactly.
 type moment struct {

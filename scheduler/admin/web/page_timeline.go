@@ -64,6 +64,7 @@ type laneBar struct {
 	X, W  float64
 	Y     int
 	Kind  string // hold, wait, mixed
+	Key   string // its id; "" for a merged one, which has no entry of its own
 	Href  string
 	Title string
 
@@ -166,7 +167,11 @@ func drawLane(link linker, group admin.EntryGroup, seen *timelineSeen, now time.
 		var bars []laneBar
 		for _, e := range group.Entries {
 			if e.Kind == kind {
-				bars = append(bars, drawEntry(link, &e, &on, now))
+				bar := drawEntry(link, &e, &on, now)
+				// The lane is a part of it: htmx 4.0.1 may make an svg to which a bar moves an
+				// element of HTML.
+				bar.Key = elementKey("bar", group.Group, e.Kind, e.ID, e.From)
+				bars = append(bars, bar)
 			}
 		}
 		slices.SortStableFunc(bars, func(a, b laneBar) int { return cmp.Compare(a.X, b.X) })

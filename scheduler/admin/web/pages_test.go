@@ -160,8 +160,8 @@ func TestForeignTextsAreShownHarmlessly(t *testing.T) {
 	s := newServer(t, f)
 	visited := crawl(t, s)
 	for path, w := range visited {
-		if n := strings.Count(w.Body.String(), "<script"); n != 1 {
-			t.Errorf("%s has %d scripts, want only our own", path, n)
+		if n := strings.Count(w.Body.String(), "<script"); n != 2 {
+			t.Errorf("%s has %d scripts, want only htmx and our own", path, n)
 		}
 	}
 	for _, name := range names {
@@ -199,6 +199,9 @@ func TestPagesAreBoundedWhateverTheData(t *testing.T) {
 		attempts := slices.Repeat([]ledger.AttemptRecord{{
 			Number: 1, Worker: session, Token: 7, Started: fakes.Noon.Add(-time.Second), Finished: fakes.Noon, Outcome: "failed", Error: strings.Repeat("e", 1024),
 		}}, 100)
+		for k := range attempts {
+			attempts[k].Number = k + 1
+		}
 		f.Open = append(f.Open, &ledger.Record{ID: id(i), Job: name, State: ledger.StateDue, Created: fakes.Noon.Add(-time.Hour), Queue: "default", Attempts: attempts, Args: []byte(`"` + strings.Repeat("a", 128<<10) + `"`)})
 		f.Registered = append(f.Registered, ledger.JobRecord{
 			Job:    &jobs.Job{Name: name, Every: time.Minute, Description: strings.Repeat("d", 5000), Queue: "default", Command: []string{strings.Repeat("c", 5000)}},
@@ -236,7 +239,7 @@ func TestListsContinueAtTheirNextLink(t *testing.T) {
 		var rows, parts []string
 		keys := func(page *element) (keys []string) {
 			for _, row := range page.all("tr") {
-				if key := row.attr["data-key"]; key != "" {
+				if key := row.attr["id"]; key != "" {
 					keys = append(keys, key)
 				}
 			}

@@ -397,7 +397,8 @@ func (s *Server) overview(ctx context.Context) (*admin.Overview, error) {
 func (s *Server) static(w http.ResponseWriter, r *http.Request) error {
 	name := r.PathValue("file")
 	contentType := map[string]string{
-		"page.css": "text/css; charset=utf-8", "live.js": "text/javascript; charset=utf-8", "icon.svg": "image/svg+xml",
+		"page.css": "text/css; charset=utf-8", "live.js": "text/javascript; charset=utf-8", "htmx.min.js": "text/javascript; charset=utf-8",
+		"icon.svg": "image/svg+xml",
 	}[name]
 	if contentType == "" {
 		return errNoPath

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -460,7 +461,8 @@ func TestStaticFilesAreSentOnce(t *testing.T) {
 	t.Parallel()
 	s := newServer(t, &fakes.Fake{})
 	for name, contentType := range map[string]string{
-		"page.css": "text/css; charset=utf-8", "live.js": "text/javascript; charset=utf-8", "icon.svg": "image/svg+xml",
+		"page.css": "text/css; charset=utf-8", "live.js": "text/javascript; charset=utf-8", "htmx.min.js": "text/javascript; charset=utf-8",
+		"icon.svg": "image/svg+xml",
 	} {
 		first := get(s, "/static/"+name)
 		if first.Code != http.StatusOK || first.Body.Len() == 0 || first.Header().Get("Content-Type") != contentType {
@@ -472,6 +474,23 @@ func TestStaticFilesAreSentOnce(t *testing.T) {
 		s.ServeHTTP(w, again)
 		if w.Code != http.StatusNotModified || w.Body.Len() > 0 {
 			t.Errorf("%s again: got %d and %d bytes, want 304", name, w.Code, w.Body.Len())
+		}
+	}
+}
+
+// The package's doc has the version and the origin of the file.
+func TestHTMXIsAsReleased(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]string{
+		"htmx.min.js":  "a0abb04f2f45a1f89d1d4844023245537e5e6014c87b144553e0607b4cc32130",
+		"htmx.LICENSE": "d3d2456f76414f2456104660ebd65aff1c04cd7966b942bdabd63f3cdb316a38",
+	} {
+		body, err := files.ReadFile("page/" + name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := fmt.Sprintf("%x", sha256.Sum256(body)); got != want {
+			t.Errorf("%s has the SHA-256 %s, want %s", name, got, want)
 		}
 	}
 }

@@ -1,11 +1,21 @@
-// Keeps the page current: listens to what changes, fetches the page again, and changes only the
-// differences, so that focus, selection, scroll position and what is under the pointer do not move.
-// It also gives the pages their keys. Without this script the page has a reload link.
+// Keeps the page current: listens to what changes, and has htmx fetch the page again and change only
+// the differences, so that focus, selection, scroll position and what is under the pointer do not
+// move. It also gives the pages their keys. Without this script the page has a reload link.
 "use strict";
 (() => {
   const main = document.getElementById("main");
 
   let follows = null; // the place whose output is followed
+
+  // htmx makes no function of a text, also where a proxy drops the policy of the page. What a person has opened stays
+  // open.
+  function refuse() {
+    throw new Error("the pages of lockstep evaluate no text");
+  }
+  htmx.registerExtension("lockstep", {
+    init: (api) => api.initSecurity(null, refuse, refuse),
+    htmx_before_morph_attr: (element, { attrName }) => !(attrName === "open" && element.nodeName === "DETAILS"),
+  });
 
   live();
   keys();
@@ -34,6 +44,7 @@
     let asked = Date.now();
     let updated = asked;
     let pressed = false;
+    let settle = null; // ends the swap that has begun
 
     const box = document.createElement("span");
     box.className = "live";
@@ -65,6 +76,9 @@
       if (age.textContent !== text) age.textContent = text;
     }
 
+    // listen opens the events by the browser's own EventSource. hx-sse 4.0.1, of htmx, connects in a tab that is opened
+    // in the background, also in one that was hidden between two attempts, and never tries again when the first attempt
+    // fails; and here it would need as much code to open and close.
     function listen() {
       if (events || !on || document.hidden || Date.now() < silentUntil) return;
       const source = new EventSource(main.dataset.events);
@@ -107,6 +121,7 @@
     function resume() {
       if (!on || document.hidden) {
         hush(0);
+        htmx.trigger(main, "htmx:abort");
       } else {
         due = true;
         tick();
@@ -118,31 +133,39 @@
       running = true;
       due = false;
       asked = Date.now();
-      try {
-        const answer = await fetch(address, {
-          cache: "no-store",
-          headers: { Accept: "text/html" },
-          signal: AbortSignal.timeout(15000),
-        });
-        const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
-        const next = fresh.getElementById("main");
-        if (!next) throw new Error("this is not a page of lockstep");
-        if (next.hasAttribute("data-problem") && !main.hasAttribute("data-problem")) {
-          warn(next.querySelector(".banner").textContent.trim() + " The data below was last read before that.");
-        } else if (on && !busy()) {
-          steadily(() => morph(main, next));
-          output();
-          document.title = fresh.title;
-          updated = Date.now();
-        } else {
-          due = true;
-        }
-      } catch {
-        hush(silence); // many tabs with events may have left no connection
-        warn("The process that serves this page does not respond. The data below was last read before that.");
-      }
+      await htmx.ajax("GET", address, { source: main, target: main, select: "#main", swap: "outerMorph" });
       running = false;
       told();
+    }
+
+    // htmx shows a reply whatever its status is. A problem, or what is not a page of lockstep, must
+    // not replace data.
+    main.addEventListener("htmx:before:swap", (event) => {
+      const next = event.detail.tasks[0].fragment.querySelector("#main");
+      if (!next) {
+        lose();
+      } else if (next.hasAttribute("data-problem") && !main.hasAttribute("data-problem")) {
+        warn(next.querySelector(".banner").textContent.trim() + " The data below was last read before that.");
+      } else if (on && !document.hidden && !busy()) {
+        settle = hold();
+        return;
+      } else {
+        due = true;
+      }
+      event.preventDefault();
+    });
+
+    main.addEventListener("htmx:after:swap", () => {
+      settle();
+      output();
+      updated = Date.now();
+    });
+
+    main.addEventListener("htmx:error", lose); // no reply, or none in time
+
+    function lose() {
+      hush(silence); // many tabs with events may have left no connection
+      warn("The process that serves this page does not respond. The data below was last read before that.");
     }
 
     // busy reports that a change now would disturb: a button of the mouse is down, or text is selected.
@@ -151,18 +174,19 @@
       return pressed || (!selection.isCollapsed && main.contains(selection.anchorNode));
     }
 
-    // steadily makes a change and scrolls so that the element under the pointer, or else the one with the focus, stays
-    // where it is. An element that moved keeps the focus.
-    function steadily(change) {
+    // hold notes where the element under the pointer is, or else the one with the focus. The function that it returns
+    // scrolls so that the element is there again after a change. An element that moved keeps the focus.
+    function hold() {
       const focus = main.contains(document.activeElement) ? document.activeElement : null;
       const held = main.querySelector("tr:hover, a:hover") || focus;
       const before = held && held !== main ? held.getBoundingClientRect().top : 0;
-      change();
-      if (focus && focus.isConnected && document.activeElement !== focus) focus.focus({ preventScroll: true });
-      if (held && held !== main && held.isConnected) {
-        const moved = held.getBoundingClientRect().top - before;
-        if (moved) scrollBy(0, moved);
-      }
+      return () => {
+        if (focus && focus.isConnected && document.activeElement !== focus) focus.focus({ preventScroll: true });
+        if (held && held !== main && held.isConnected) {
+          const moved = held.getBoundingClientRect().top - before;
+          if (moved) scrollBy(0, moved);
+        }
+      };
     }
 
     // warn shows a problem above the page's data; the next good reply removes it.
@@ -174,7 +198,9 @@
         banner.className = "banner";
         banner.setAttribute("role", "alert");
         banner.append(document.createElement("p"));
-        steadily(() => main.prepend(banner));
+        const settle = hold();
+        main.prepend(banner);
+        settle();
       }
       if (banner.firstChild.textContent !== text) banner.firstChild.textContent = text;
     }
@@ -184,59 +210,6 @@
     document.addEventListener("visibilitychange", resume);
     setInterval(tick, every);
     listen();
-  }
-
-  function keyOf(node) {
-    return node.nodeType === Node.ELEMENT_NODE ? node.id || node.getAttribute("data-key") || "" : "";
-  }
-
-  // morph changes a node into a copy of another one. Children with an id or a data-key stay the same elements when their
-  // order changes; the others are matched by their position.
-  function morph(node, like) {
-    if (node.nodeType !== Node.ELEMENT_NODE) {
-      if (node.nodeValue !== like.nodeValue) node.nodeValue = like.nodeValue;
-      return;
-    }
-    for (const { name } of [...node.attributes]) {
-      if (!like.hasAttribute(name) && !(name === "open" && node.nodeName === "DETAILS")) node.removeAttribute(name);
-    }
-    for (const { name, value } of like.attributes) {
-      if (node.getAttribute(name) !== value) node.setAttribute(name, value);
-    }
-    if (node.hasAttribute("data-keep")) return; // what a person enters
-    const wanted = new Set();
-    for (const child of like.childNodes) wanted.add(keyOf(child));
-    const keyed = new Map();
-    for (const child of [...node.childNodes]) {
-      const key = keyOf(child);
-      if (!key) continue;
-      if (wanted.has(key) && !keyed.has(key)) keyed.set(key, child);
-      else child.remove();
-    }
-    let at = node.firstChild;
-    const drop = () => {
-      const next = at.nextSibling;
-      at.remove();
-      at = next;
-    };
-    for (const child of like.childNodes) {
-      const key = keyOf(child);
-      let same = at;
-      if (key) {
-        same = keyed.get(key);
-        keyed.delete(key); // two long names may have the same key
-        // what is matched by position gives way: an element that moves would lose the focus
-        while (same && at !== same && !keyOf(at)) drop();
-      }
-      if (same && same.nodeType === child.nodeType && same.nodeName === child.nodeName && keyOf(same) === key) {
-        if (same === at) at = at.nextSibling;
-        else node.insertBefore(same, at);
-        morph(same, child);
-      } else {
-        node.insertBefore(document.importNode(child, true), at);
-      }
-    }
-    while (at) drop();
   }
 
   // output follows what a run prints, where the page has a place for it.
