@@ -29,6 +29,9 @@ type ClusterOptions struct {
 	// needs more.
 	NodeTimeout time.Duration
 
+	// TLS makes all nodes use TLS, among themselves too; nil means plain text.
+	TLS *TLS
+
 	// Config has additional lines of redis.conf for all nodes, such as "appendonly yes".
 	Config []string
 }
@@ -40,6 +43,7 @@ const slotCount = 16384
 // [Cluster.TakeOver] and [Cluster.Failover] change the master of a key, [Cluster.MoveSlot] and
 // [Cluster.BeginMove] its shard. The methods are safe for concurrent use.
 type Cluster struct {
+	tls     *TLS
 	members []*Server
 	ids     map[*Server]string
 }
@@ -64,7 +68,7 @@ func StartCluster(ctx context.Context, o ClusterOptions) (_ *Cluster, err error)
 	if o.NodeTimeout == 0 {
 		o.NodeTimeout = 2 * time.Second
 	}
-	c := &Cluster{ids: make(map[*Server]string)}
+	c := &Cluster{tls: o.TLS, ids: make(map[*Server]string)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(fmt.Errorf("redistest: start a cluster: %w", err), c.Stop())
@@ -76,7 +80,7 @@ func StartCluster(ctx context.Context, o ClusterOptions) (_ *Cluster, err error)
 		"cluster-migration-barrier 1000",    // a replica stays with its master
 	}, o.Config)
 	c.members, err = launchAll(ctx, clusterNode, o.Masters*(1+o.Replicas), func(int) Options {
-		return Options{TCP: true, Config: config}
+		return Options{TCP: true, TLS: o.TLS, Config: config}
 	})
 	if err != nil {
 		return nil, err
@@ -231,14 +235,18 @@ func (c *Cluster) Stop() error { return stopAll(c.members) }
 // Members returns all nodes, beginning with those that began as masters.
 func (c *Cluster) Members() []*Server { return slices.Clone(c.members) }
 
-// URL returns the cluster's address for a configuration: redis-cluster://HOST:PORT,....
-func (c *Cluster) URL() string { return "redis-cluster://" + strings.Join(addresses(c.members), ",") }
+// URL returns the cluster's address for a configuration: redis-cluster://HOST:PORT,..., or
+// rediss-cluster.
+func (c *Cluster) URL() string {
+	return c.tls.scheme("-cluster") + "://" + strings.Join(addresses(c.members), ",")
+}
 
 // ClusterOptions returns fresh options for a client of all nodes, otherwise as
 // [Server.RedisOptions]: a command is sent once, but follows its slot to the node that has it.
 func (c *Cluster) ClusterOptions() *redis.ClusterOptions {
 	return &redis.ClusterOptions{
 		Addrs:                 addresses(c.members),
+		TLSConfig:             c.tls.Client(),
 		MaxRetries:            -1,
 		DialerRetries:         1,
 		ContextTimeoutEnabled: true,

@@ -10,16 +10,23 @@
 //
 //   - [Client], a client of the binary's shared server, together with [Namespace], so that parallel
 //     tests share only the process. Use these first. No test may flush or stop the shared server.
+//
 //   - [Each], the same test once on Redis and once on miniredis: for Lua scripts, which must pass
 //     on both.
+//
 //   - [New], a separate server, for tests that kill, pause, flush or restart it.
+//
 //   - [Server.Proxy], for tests that break the connection to it: late, lost and swallowed bytes,
 //     cut and refused connections, and, for single requests of chosen commands, doubled ones, late
 //     copies, lost and half replies. See [Faults].
+//
 //   - [NewSentinel] and [NewCluster], a separate topology: a master with replicas and three
 //     sentinels, or a Redis Cluster with replicas. They offer failovers and moving slots. A test
 //     harms one of their processes through its [Server], and breaks the connections to them with
 //     [Sentinel.Routes] and [Cluster.Routes].
+//
+//   - [NewAuthority], certificates for any of these servers: with [Options].TLS and its likes they
+//     use TLS, and each of their clients needs a certificate, too.
 //
 // A topology is five or six processes, ready after half a second (Sentinel) or two to four
 // (Cluster). They are always busy watching each other, so share one among the sub-tests of a test

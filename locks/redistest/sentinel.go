@@ -34,6 +34,9 @@ type SentinelOptions struct {
 	// replica that has taken over has none itself until the others have joined it.
 	MinReplicasToWrite int
 
+	// TLS makes all servers and sentinels use TLS; nil means plain text.
+	TLS *TLS
+
 	// Config has additional lines of redis.conf for the master and its replicas, such as
 	// "appendonly yes".
 	Config []string
@@ -50,6 +53,7 @@ const (
 // single ones through their [Server], see [Sentinel.Members] and [Sentinel.Sentinels].
 // [Sentinel.Failover] changes the master in order. The methods are safe for concurrent use.
 type Sentinel struct {
+	tls       *TLS
 	members   []*Server
 	sentinels []*Server
 }
@@ -66,7 +70,7 @@ func StartSentinel(ctx context.Context, o SentinelOptions) (_ *Sentinel, err err
 	if o.DownAfter == 0 {
 		o.DownAfter = time.Second
 	}
-	s := new(Sentinel)
+	s := &Sentinel{tls: o.TLS}
 	defer func() {
 		if err != nil {
 			err = errors.Join(fmt.Errorf("redistest: start a sentinel topology: %w", err), s.Stop())
@@ -76,12 +80,12 @@ func StartSentinel(ctx context.Context, o SentinelOptions) (_ *Sentinel, err err
 		"min-replicas-to-write " + strconv.Itoa(o.MinReplicasToWrite),
 		"min-replicas-max-lag 2",
 	}, o.Config)
-	if s.members, err = launchAll(ctx, data, 1, func(int) Options { return Options{TCP: true, Config: config} }); err != nil {
+	if s.members, err = launchAll(ctx, data, 1, func(int) Options { return Options{TCP: true, TLS: o.TLS, Config: config} }); err != nil {
 		return nil, err
 	}
 	master := s.members[0]
 	config = append(config, fmt.Sprintf("replicaof 127.0.0.1 %d", master.port))
-	replicas, err := launchAll(ctx, data, max(o.Replicas, 0), func(int) Options { return Options{TCP: true, Config: config} })
+	replicas, err := launchAll(ctx, data, max(o.Replicas, 0), func(int) Options { return Options{TCP: true, TLS: o.TLS, Config: config} })
 	s.members = append(s.members, replicas...)
 	if err != nil {
 		return nil, err
@@ -93,7 +97,7 @@ func StartSentinel(ctx context.Context, o SentinelOptions) (_ *Sentinel, err err
 			return nil, err
 		}
 	}
-	if s.sentinels, err = launchAll(ctx, sentinel, sentinelCount, func(int) Options { return Options{TCP: true} }); err != nil {
+	if s.sentinels, err = launchAll(ctx, sentinel, sentinelCount, func(int) Options { return Options{TCP: true, TLS: o.TLS} }); err != nil {
 		return nil, err
 	}
 	for _, watcher := range s.sentinels {
@@ -233,9 +237,9 @@ func (s *Sentinel) Members() []*Server { return slices.Clone(s.members) }
 func (s *Sentinel) Sentinels() []*Server { return slices.Clone(s.sentinels) }
 
 // URL returns the topology's address for a configuration:
-// redis-sentinel://HOST:PORT,.../0?master=NAME.
+// redis-sentinel://HOST:PORT,.../0?master=NAME, or rediss-sentinel.
 func (s *Sentinel) URL() string {
-	return fmt.Sprintf("redis-sentinel://%s/0?master=%s", strings.Join(addresses(s.sentinels), ","), masterName)
+	return fmt.Sprintf("%s://%s/0?master=%s", s.tls.scheme("-sentinel"), strings.Join(addresses(s.sentinels), ","), masterName)
 }
 
 // FailoverOptions returns fresh options for a client that follows the master, otherwise as
@@ -244,6 +248,7 @@ func (s *Sentinel) FailoverOptions() *redis.FailoverOptions {
 	return &redis.FailoverOptions{
 		MasterName:            masterName,
 		SentinelAddrs:         addresses(s.sentinels),
+		TLSConfig:             s.tls.Client(),
 		MaxRetries:            -1,
 		DialerRetries:         1,
 		ContextTimeoutEnabled: true,

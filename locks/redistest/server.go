@@ -42,6 +42,10 @@ type Options struct {
 	// faster, and no other process can take it.
 	TCP bool
 
+	// TLS makes the server use TLS on its port, which it has then even without TCP; nil means plain
+	// text.
+	TLS *TLS
+
 	// Config has additional lines of redis.conf, such as "appendonly yes" or "maxmemory-policy
 	// allkeys-lru".
 	Config []string
@@ -110,6 +114,7 @@ func launch(ctx context.Context, k kind, o Options) (_ *Server, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("redistest: %w", err)
 	}
+	o.TCP = o.TCP || o.TLS != nil
 	s := &Server{options: o, kind: k, binary: binary, dir: dir}
 	defer func() {
 		if err != nil {
@@ -294,12 +299,12 @@ func (s *Server) writeConfig() error {
 	lines := []string{
 		"daemonize no",
 		"bind 127.0.0.1",
-		"port " + strconv.Itoa(s.port),
 		"unixsocket " + strconv.Quote(s.socket()),
 		"unixsocketperm 700",
 		"dir " + strconv.Quote(s.path("data")),
 		"logfile " + strconv.Quote(s.path("redis.log")),
 	}
+	lines = append(lines, s.options.TLS.lines(s.kind, s.port)...)
 	if s.kind != sentinel {
 		lines = append(lines, `save ""`, "appendonly no")
 	}
@@ -360,10 +365,10 @@ func (s *Server) path(name string) string { return filepath.Join(s.dir, name) }
 func (s *Server) socket() string { return s.path("s") }
 
 // URL returns the server's address for a configuration: redis://127.0.0.1:PORT/0 with
-// [Options].TCP, otherwise unix:///PATH.
+// [Options].TCP, rediss://127.0.0.1:PORT/0 with [Options].TLS, otherwise unix:///PATH.
 func (s *Server) URL() string {
 	if s.options.TCP {
-		return fmt.Sprintf("redis://%s/0", s.address())
+		return fmt.Sprintf("%s://%s/0", s.options.TLS.scheme(""), s.address())
 	}
 	return "unix://" + s.socket()
 }
