@@ -63,15 +63,22 @@ func roles(settings configs.Settings, queues []string) []role {
 		{"producer", "lockstep enqueue and plain asynq clients", slices.Concat([]string{announced}, sent), nil,
 			slices.Concat([]string{"ping", "select", "eval", "evalsha"}, aclSend)},
 	}
-	cluster := strings.HasPrefix(settings.Redis.URL, "redis-cluster://") || strings.HasPrefix(settings.Redis.URL, "rediss-cluster://")
+	topology, _ := settings.Redis.Topology()
 	for i := range list {
-		if cluster {
+		if topology == "redis-cluster" {
 			list[i].commands = append(list[i].commands, "cluster|slots", "readonly", "command")
 		}
 		slices.Sort(list[i].commands)
 		list[i].commands = slices.Compact(list[i].commands)
 	}
 	return list
+}
+
+// sentinelRole is the user of redis.sentinel, which all processes use at the sentinels. Sentinels
+// have no keys.
+var sentinelRole = role{
+	name: "sentinel", purpose: "every command, at each sentinel: redis.sentinel", channels: []string{"+switch-master", "+replica-reconf-done"},
+	commands: []string{"ping", "sentinel|get-master-addr-by-name", "sentinel|sentinels", "subscribe", "unsubscribe"},
 }
 
 // glob escapes a text, so that as a pattern it matches only itself.
@@ -110,7 +117,11 @@ func queuesOf(config *configs.Config) []string {
 // acl prints the least rights of each role.
 func (t *tool) acl(config *configs.Config) error {
 	var b strings.Builder
-	for _, r := range roles(config.Settings, queuesOf(config)) {
+	list := roles(config.Settings, queuesOf(config))
+	if topology, _ := config.Settings.Redis.Topology(); topology == "redis-sentinel" {
+		list = append(list, sentinelRole)
+	}
+	for _, r := range list {
 		fmt.Fprintf(&b, "# %s: %s\n%s\n", r.name, r.purpose, r.rule(config.Settings.Redis.Namespace, "CHANGE-ME"))
 	}
 	return t.write(b.String())

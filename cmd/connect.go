@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"net"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -155,12 +156,21 @@ func open(ctx context.Context, settings configs.Redis) (redis.UniversalClient, e
 	if errors.Is(err, redis.Nil) { // PING itself never returns it
 		return nil, exit(exitRedis, fmt.Errorf("the Sentinels of %s know no such master: check ?master= in redis.url", settings.SafeURL()))
 	}
-	if unready(err) {
+	if _, secure := errors.AsType[*tlsError](err); secure || unready(err) {
 		return nil, lostRedis(settings, err)
 	}
-	if _, replied := errors.AsType[redis.Error](err); replied {
-		return nil, exit(exitRedis, fmt.Errorf("the Redis at %s refuses: %w; check user and password in redis.url or redis.password_file",
-			settings.SafeURL(), err))
+	if refused, replied := errors.AsType[redis.Error](err); replied {
+		server, login := "Redis", "user and password in redis.url or redis.password_file"
+		if strings.Contains(err.Error(), "all sentinels") {
+			// each sentinel has refused; one reply is enough
+			server, login, err = "Sentinel", "redis.sentinel.user and redis.sentinel.password_file", refused
+		}
+		return nil, exit(exitRedis, fmt.Errorf("the %s at %s refuses: %w; check %s", server, settings.SafeURL(), err, login))
+	}
+	if address := plainToTLS(ctx, settings); address != "" {
+		plain, _ := settings.Topology()
+		return nil, exit(exitRedis, fmt.Errorf("%s uses TLS, and redis.url is %s, which does not: write %s:// there",
+			address, settings.SafeURL(), strings.Replace(plain, "redis", "rediss", 1)))
 	}
 	return nil, exit(exitRedis, fmt.Errorf("no Redis answers at %s: %w; start it, or name another with --redis, REDIS_URL or redis.url",
 		settings.SafeURL(), err))
@@ -174,9 +184,12 @@ func (c *connection) away(err error) error { return lostRedis(c.settings.Redis, 
 func lostRedis(settings configs.Redis, err error) error {
 	var network net.Error
 	var known *exitError
+	var secure *tlsError
 	switch {
 	case errors.As(err, &known):
 		return err
+	case errors.As(err, &secure): // one of several: the others are of other sentinels or nodes
+		return exit(exitRedis, fmt.Errorf("no TLS connection to Redis at %s: %w", settings.SafeURL(), secure))
 	case unready(err):
 		return exit(exitRedis, fmt.Errorf("the Redis at %s is not ready: %w; try again", settings.SafeURL(), err))
 	case errors.As(err, &network) || errors.Is(err, io.EOF):

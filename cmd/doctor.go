@@ -198,9 +198,12 @@ func (d *doctor) config(cmd *cobra.Command) *configs.Config {
 	}
 	others := 0
 	for _, p := range config.Warnings.List {
-		if p.Code == configs.CodeRights {
+		switch p.Code {
+		case configs.CodeRights:
 			d.say(levelWarning, "rights", p.File, "%s; %s", p.Message, p.Hint)
-		} else {
+		case configs.CodeTLS:
+			d.say(levelWarning, "tls", p.File, "%s; %s", p.Message, p.Hint)
+		default:
 			others++
 		}
 	}

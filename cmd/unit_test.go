@@ -30,6 +30,8 @@ func TestURLKinds(t *testing.T) {
 		{"unix://u:p@/r.sock", redis.UniversalOptions{Username: "u", Password: "p", Addrs: []string{"/r.sock"}}},
 		{"redis-sentinel://a,b:2/1?master=m", redis.UniversalOptions{Addrs: []string{"a:26379", "b:2"}, DB: 1, MasterName: "m"}},
 		{"redis-cluster://u:p@a:1,b", redis.UniversalOptions{IsClusterMode: true, Username: "u", Password: "p", Addrs: []string{"a:1", "b:6379"}}},
+		{"rediss-cluster://a:1", redis.UniversalOptions{IsClusterMode: true, Addrs: []string{"a:1"}}},
+		{"rediss-sentinel://u:p&%3F@[::1],b/1?master=m", redis.UniversalOptions{Username: "u", Password: "p&?", Addrs: []string{"[::1]:26379", "b:26379"}, DB: 1, MasterName: "m"}},
 	} {
 		got, err := parseURL(test.url)
 		if err != nil || fmt.Sprint(*got) != fmt.Sprint(test.want) {
@@ -41,7 +43,7 @@ func TestURLKinds(t *testing.T) {
 // The scripts rely on clients that send each command once and keep its deadline.
 func TestClientsSendOnceAndKeepDeadlines(t *testing.T) {
 	t.Parallel()
-	for _, url := range []string{"redis://h/1", "rediss://h", "unix:///s", "redis-sentinel://h?master=m", "redis-cluster://h"} {
+	for _, url := range []string{"redis://h/1", "rediss://h", "unix:///s", "redis-sentinel://h?master=m", "redis-cluster://h", "rediss-sentinel://h?master=m", "rediss-cluster://h"} {
 		rdb, err := newClient(configs.Redis{URL: url})
 		if err != nil {
 			t.Fatal(err)
@@ -53,16 +55,36 @@ func TestClientsSendOnceAndKeepDeadlines(t *testing.T) {
 			if o := rdb.Options(); o.MaxRetries != 0 || !o.ContextTimeoutEnabled || o.DialerRetries != 1 {
 				t.Errorf("%s: %d retries, deadlines kept %v, %d dials", url, o.MaxRetries, o.ContextTimeoutEnabled, o.DialerRetries)
 			}
-			if want := map[bool]string{true: "unix", false: "tcp"}[url == "unix:///s"]; rdb.Options().Network != want && !strings.HasPrefix(url, "redis-sentinel") {
+			if want := map[bool]string{true: "unix", false: "tcp"}[url == "unix:///s"]; rdb.Options().Network != want && !strings.Contains(url, "-sentinel") {
 				t.Errorf("%s: network %s", url, rdb.Options().Network)
 			}
-			if (url == "rediss://h") != (rdb.Options().TLSConfig != nil) {
+			if strings.HasPrefix(url, "rediss") != (rdb.Options().TLSConfig != nil) {
 				t.Errorf("%s: TLS %v", url, rdb.Options().TLSConfig)
 			}
 		case *redis.ClusterClient:
+			if o := rdb.Options(); strings.HasPrefix(url, "rediss") != (o.TLSConfig != nil && o.Dialer != nil) {
+				t.Errorf("%s: TLS %v", url, o.TLSConfig)
+			}
 			if o := rdb.Options(); o.MaxRetries > 0 || o.MaxRedirects != 3 || !o.ContextTimeoutEnabled {
 				t.Errorf("%s: %d retries, %d redirects, deadlines kept %v", url, o.MaxRetries, o.MaxRedirects, o.ContextTimeoutEnabled)
 			}
+		}
+	}
+}
+
+// The library knows more parameters than configs allows. None of them changes what the locks depend
+// on, and an unknown one is an error without its value.
+func TestURLParametersOfTheLibrary(t *testing.T) {
+	t.Parallel()
+	for _, url := range []string{"redis://h?max_retries=3&dial_timeout=9s", "rediss-cluster://h?max_redirects=9&read_only=true", "rediss-sentinel://h?master=m&max_retries=3"} {
+		o, err := parseURL(url)
+		if err != nil || o.MaxRetries != 0 || o.MaxRedirects != 0 || o.DialTimeout != 0 || o.ReadOnly {
+			t.Errorf("%s: got %+v, %v", url, o, err)
+		}
+	}
+	for _, url := range []string{"redis://h?tls=SECRET", "redis-cluster://h?tls=SECRET", "redis-sentinel://:SECRET@h?master=m&tls=SECRET", "redis://:SECRET@h h"} {
+		if _, err := parseURL(url); err == nil || strings.Contains(err.Error(), "SECRET") {
+			t.Errorf("%s: got %v, want an error without the value", url, err)
 		}
 	}
 }

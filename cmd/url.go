@@ -3,12 +3,10 @@ package cmd
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
 	"net/url"
-	"strconv"
 	"strings"
 	"time"
 
@@ -17,49 +15,99 @@ import (
 	"lockstep/configs"
 )
 
-// parseURL parses a URL that configs has checked into the options of a client. It still refuses
-// what only a client can know. Package net/url cannot parse lists of hosts, which Sentinel and
-// Cluster have.
+// parseURL parses a URL that configs has checked into the options of a client. The parsers of the
+// client library read it: an option that the library does not know is an error here, too. They get
+// it in the form that they know, because package net/url cannot parse lists of hosts: each host
+// after the first is a parameter, and on Sentinel the login is one, since the library takes the
+// login in front of the hosts for that of the sentinels.
+//
+// Of what they return, only the addresses, the login, the database and the master count. Retries,
+// timeouts and pools are this program's, and so is the TLS configuration: the library verifies all
+// nodes of a cluster by the name of the first.
 func parseURL(text string) (*redis.UniversalOptions, error) {
 	scheme, rest, ok := strings.Cut(text, "://")
 	if !ok {
 		return nil, errors.New("it is not a Redis URL")
 	}
-	o := &redis.UniversalOptions{IsClusterMode: scheme == "redis-cluster"}
+	plain, encrypted := configs.Redis{URL: text}.Topology()
 	rest, query, _ := strings.Cut(rest, "?")
 	parameters, err := url.ParseQuery(query)
 	if err != nil {
 		return nil, fmt.Errorf("the part after the ? is not key=value")
 	}
+	u := url.URL{Scheme: "redis"}
+	if encrypted {
+		u.Scheme = "rediss"
+	}
+	var user, password string
 	if at := strings.LastIndexByte(rest, '@'); at >= 0 {
-		user, password, _ := strings.Cut(rest[:at], ":")
-		if o.Username, err = url.PathUnescape(user); err == nil {
-			o.Password, err = url.PathUnescape(password)
+		before, after, _ := strings.Cut(rest[:at], ":")
+		if user, err = url.PathUnescape(before); err == nil {
+			password, err = url.PathUnescape(after)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("user or password is not percent-encoded")
 		}
+		u.User = url.UserPassword(user, password)
 		rest = rest[at+1:]
 	}
-	hosts, db, _ := strings.Cut(rest, "/")
+	list, db, _ := strings.Cut(rest, "/")
+	u.Path = "/" + db
 	port := "6379"
-	switch scheme {
-	case "unix": // the client recognizes a path by its slash
-		o.Addrs, db = []string{"/" + db}, parameters.Get("db")
-	case "redis-sentinel":
-		o.MasterName, port = parameters.Get("master"), "26379"
-		fallthrough
-	default:
-		for host := range strings.SplitSeq(hosts, ",") {
-			o.Addrs = append(o.Addrs, withPort(host, port))
-		}
+	if plain == "redis-sentinel" {
+		port = "26379"
 	}
-	if db != "" {
-		if o.DB, err = strconv.Atoi(db); err != nil {
-			return nil, fmt.Errorf("database %q is not a number", db)
+	var hosts []string
+	for host := range strings.SplitSeq(list, ",") {
+		hosts = append(hosts, withPort(host, port))
+	}
+	u.Host = hosts[0]
+	parameters["addr"] = hosts[1:]
+
+	o := new(redis.UniversalOptions)
+	switch plain {
+	case "redis", "unix":
+		if delete(parameters, "addr"); plain == "unix" {
+			u.Scheme, u.Host = "unix", ""
 		}
+		u.RawQuery = parameters.Encode()
+		one, err := redis.ParseURL(u.String())
+		if err != nil {
+			return nil, unquoted(err)
+		}
+		o.Addrs, o.Username, o.Password, o.DB = []string{one.Addr}, one.Username, one.Password, one.DB
+	case "redis-cluster":
+		u.RawQuery = parameters.Encode()
+		all, err := redis.ParseClusterURL(u.String())
+		if err != nil {
+			return nil, unquoted(err)
+		}
+		o.IsClusterMode, o.Addrs, o.Username, o.Password = true, all.Addrs, all.Username, all.Password
+	case "redis-sentinel":
+		u.User = nil
+		parameters.Set("username", user)
+		parameters.Set("password", password)
+		parameters["master_name"] = parameters["master"]
+		delete(parameters, "master")
+		u.RawQuery = parameters.Encode()
+		all, err := redis.ParseFailoverURL(u.String())
+		if err != nil {
+			return nil, unquoted(err)
+		}
+		o.MasterName, o.Addrs, o.DB, o.Username, o.Password = all.MasterName, all.SentinelAddrs, all.DB, all.Username, all.Password
+	default:
+		return nil, fmt.Errorf("its scheme is %s", scheme)
 	}
 	return o, nil
+}
+
+// unquoted returns an error of the library without the URL, which has a password. Other errors of
+// the library name a parameter, or quote a host or a database, which are no secrets.
+func unquoted(err error) error {
+	if known, ok := errors.AsType[*url.Error](err); ok {
+		return known.Err
+	}
+	return err
 }
 
 func withPort(host, port string) string {
@@ -79,7 +127,8 @@ const (
 	readTimeout = 5 * time.Second
 )
 
-// newClient makes a client from the settings; it dials nothing.
+// newClient makes a client from the settings; it dials nothing. Package locks and asynq make their
+// own clients from its options, so everything that a connection needs is in these.
 func newClient(settings configs.Redis) (redis.UniversalClient, error) {
 	o, err := parseURL(settings.URL)
 	if err != nil {
@@ -96,9 +145,21 @@ func newClient(settings configs.Redis) (redis.UniversalClient, error) {
 			return user, password, err
 		}
 	}
-	if strings.HasPrefix(settings.URL, "rediss://") {
-		host, _, _ := net.SplitHostPort(o.Addrs[0])
-		o.TLSConfig = &tls.Config{ServerName: host, MinVersion: tls.VersionTLS12}
+	topology, encrypted := settings.Topology()
+	if topology == "redis-sentinel" {
+		// The library has no function for this login, so it is read once.
+		if o.SentinelUsername, o.SentinelPassword, err = settings.Sentinel.Login(); err != nil {
+			return nil, err
+		}
+	}
+	if encrypted {
+		secure := &secureDialer{settings: settings}
+		// The library dials with Dialer alone. Package locks looks at TLSConfig to know that a
+		// connection is more than a socket.
+		if o.TLSConfig, err = secure.config(); err != nil {
+			return nil, err
+		}
+		o.Dialer = secure.dial
 	}
 	o.MaxRetries, o.DialerRetries, o.DialTimeout, o.ReadTimeout = sendOnce, dialOnce, dialTimeout, readTimeout
 	o.ContextTimeoutEnabled = true

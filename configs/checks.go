@@ -29,6 +29,7 @@ var checks = map[string]func(s string) *fault{
 	"user":        checkUser,
 	"network":     checkNetwork,
 	"host":        checkHost,
+	"server-name": checkServerName,
 	"base-path":   checkBasePath,
 	"group":       shaped(groupShape, fault{code: CodeName, kind: "group", want: "a name without commas, | and blanks around it"}),
 	"timezone":    checkTimezone,
@@ -152,10 +153,28 @@ func (z sizes) parse(s string) (int64, error) {
 }
 
 // redisSchemes are the schemes of redis.url.
-var redisSchemes = []string{"redis", "rediss", "redis-sentinel", "redis-cluster", "unix"}
+var redisSchemes = []string{"redis", "rediss", "redis-sentinel", "rediss-sentinel", "redis-cluster", "rediss-cluster", "unix"}
 
-// redisParameters are the parameters that redis.url accepts after the ?, by scheme.
-var redisParameters = map[string][]string{"redis": nil, "rediss": nil, "redis-sentinel": {"master"}, "redis-cluster": nil, "unix": {"db"}}
+// topology returns the scheme of a redis.url without TLS ("redis" for rediss://), and whether it
+// has TLS.
+func topology(scheme string) (plain string, encrypted bool) {
+	rest, encrypted := strings.CutPrefix(scheme, "rediss")
+	if encrypted {
+		return "redis" + rest, true
+	}
+	return scheme, false
+}
+
+// redisParameters are the parameters that redis.url accepts after the ?, by topology. The client
+// library knows more of them. Those would change its retries, timeouts, pools and routes, on which
+// the locks depend.
+var redisParameters = map[string][]string{"redis": nil, "redis-sentinel": {"master"}, "redis-cluster": nil, "unix": {"db"}}
+
+// tlsParameters are parameters that turn on TLS in the URLs of other programs.
+var tlsParameters = []string{"tls", "ssl", "use_tls", "use_ssl", "secure"}
+
+// unverified are parameters that turn off the verification of certificates in those URLs.
+var unverified = []string{"skip_verify", "insecure", "insecure_skip_verify", "ssl_cert_reqs", "tls_insecure"}
 
 // pattern returns a regular expression that is compiled on first use. Every guard of a command
 // initializes this package and uses none of its expressions.
@@ -168,19 +187,19 @@ func pattern(text string) func() *regexp.Regexp {
 var parameterName = pattern(`^[A-Za-z][A-Za-z_-]{0,31}$`)
 
 // unknownParameter describes the first unknown parameter of a query, or returns "". It quotes no
-// value.
-func unknownParameter(query string, known []string) string {
+// value. It returns the name only if an error may quote it.
+func unknownParameter(query string, known []string) (name, reason string) {
 	for pair := range strings.SplitSeq(query, "&") {
 		name, _, assigned := strings.Cut(pair, "=")
 		switch {
 		case pair == "" || slices.Contains(known, name):
 		case assigned && parameterName().MatchString(name):
-			return "it has the unknown parameter " + name
+			return name, "it has the unknown parameter " + name
 		default:
-			return "it has an unknown parameter"
+			return "", "it has an unknown parameter"
 		}
 	}
-	return ""
+	return "", ""
 }
 
 // Embedded is the redis.url of a Redis inside the process.
@@ -227,33 +246,38 @@ func checkRedisURL(s string) *fault {
 		return bad("the password has a character that a URL must not contain",
 			"write it percent-encoded (? is %3F), or use redis.password_file")
 	}
-	if known, is := redisParameters[scheme]; is {
-		if reason := unknownParameter(query, known); reason != "" {
+	kind, encrypted := topology(scheme)
+	if known, is := redisParameters[kind]; is {
+		if name, reason := unknownParameter(query, known); reason != "" {
 			hint := scheme + ":// takes no parameters; the database goes after the /: " + scheme + "://host:port/0"
-			if scheme == "redis-cluster" {
-				hint = "redis-cluster:// takes no parameters"
-			}
-			if len(known) > 0 {
+			switch {
+			case !encrypted && kind != "unix" && slices.Contains(tlsParameters, strings.ToLower(name)):
+				hint = "for TLS, write " + strings.Replace(scheme, "redis", "rediss", 1) + "://"
+			case slices.Contains(unverified, strings.ToLower(name)):
+				hint = "certificates are always verified; name the file of the authority's in redis.tls.ca_file"
+			case len(known) > 0:
 				hint = scheme + ":// takes " + strings.Join(known, ", ")
+			case kind == "redis-cluster":
+				hint = scheme + ":// takes no parameters"
 			}
 			f := bad(reason, hint)
 			f.want += ": " + reason + "; " + hint
 			return f
 		}
 	}
-	switch scheme {
+	switch kind {
 	case "unix":
 		if hosts != "" || db == "" {
 			return bad("it has no absolute path", "write unix:///path/to/redis.sock")
 		}
 		return nil
-	case "redis", "rediss":
+	case "redis":
 		if strings.Contains(hosts, ",") {
-			return bad("it has several hosts", "write redis-cluster:// or redis-sentinel://")
+			return bad("it has several hosts", "write "+scheme+"-cluster:// or "+scheme+"-sentinel://")
 		}
 	case "redis-sentinel":
 		if parameters.Get("master") == "" {
-			return bad("it has no master", "write redis-sentinel://host:26379,host:26379/0?master=NAME")
+			return bad("it has no master", "write "+scheme+"://host:26379,host:26379/0?master=NAME")
 		}
 	case "redis-cluster":
 		if hasDB && db != "" && db != "0" {
@@ -393,6 +417,18 @@ func checkHost(s string) *fault {
 		f.reason, f.hint = "it has a wildcard", "list each name"
 	default:
 		f.reason = "it is not a host name"
+	}
+	return f
+}
+
+// checkServerName accepts a name that a certificate may have.
+func checkServerName(s string) *fault {
+	if _, err := netip.ParseAddr(s); err == nil {
+		return nil
+	}
+	f := checkHost(s)
+	if f != nil {
+		f.want = "a host name in lower case or an IP address, without a port"
 	}
 	return f
 }

@@ -88,14 +88,23 @@ type Settings struct {
 // Redis locates the lock space, the ledger and the queues. It prints without its password.
 // [Redis.Password] and [Redis.SignKeys] read its files.
 type Redis struct {
-	// redis://[user:password@]host:port/db, rediss:// (TLS),
-	// redis-sentinel://host:port,host:port/db?master=NAME, redis-cluster://host:port,host:port or
-	// unix:///path?db=N. Other parameters are errors. The word embedded starts a Redis inside this
-	// one process that ends with it, for a first try. $REDIS_URL takes precedence over a file.
+	// redis://[user:password@]host:port/db,
+	// redis-sentinel://[user:password@]host:port,host:port/db?master=NAME,
+	// redis-cluster://[user:password@]host:port,host:port or unix:///path?db=N. With TLS: rediss://,
+	// rediss-sentinel:// or rediss-cluster://. Other parameters are errors. The word embedded starts
+	// a Redis inside this one process that ends with it, for a first try. $REDIS_URL takes
+	// precedence over a file.
 	URL string `yaml:"url" check:"redis-url" secret:"true" default:"redis://127.0.0.1:6379/0" example:"${REDIS_URL:-redis://127.0.0.1:6379/0}"`
 
-	// A file with the password, so that no config contains it. It is read for each connection.
+	// A file with the password, so that no config contains it. It is read for each connection. The
+	// user, if there is one, stays in url: redis://user@host:port/0.
 	PasswordFile string `yaml:"password_file" unset:"none" example:"/run/secrets/redis_password"`
+
+	// The certificates of rediss://, rediss-sentinel:// and rediss-cluster://.
+	TLS TLS `yaml:"tls"`
+
+	// The login at the sentinels, which is not that at the servers.
+	Sentinel Sentinel `yaml:"sentinel"`
 
 	// A file with the key that signs definitions, at least 32 bytes. A newline at its end is
 	// ignored. Workers with a key refuse definitions that were not signed with it, so a client that
@@ -110,6 +119,40 @@ type Redis struct {
 	// Separates this installation from others on the same Redis: it has its own lock space and
 	// ledger. A queue belongs to one namespace. 1 to 64 letters, digits, - and _.
 	Namespace string `yaml:"namespace" check:"namespace" default:"lockstep" example:"shop"`
+}
+
+// TLS configures the certificates of connections to Redis. All certificates are verified; there is
+// no setting that turns it off. [TLS.Config] reads the files.
+type TLS struct {
+	// A PEM file with the certificates of the authorities that sign the certificates of Redis and
+	// of the sentinels. The files of redis.tls are read for each connection, so renewed
+	// certificates need no restart.
+	CAFile string `yaml:"ca_file" unset:"the authorities that this host trusts" example:"/etc/ssl/redis-ca.pem"`
+
+	// A PEM file with the certificate of this client, followed by those of intermediate
+	// authorities. Redis asks for one by default.
+	CertFile string `yaml:"cert_file" unset:"none" example:"/etc/ssl/redis-client.pem"`
+
+	// A PEM file with the private key of cert_file, without a passphrase.
+	KeyFile string `yaml:"key_file" unset:"none" example:"/run/secrets/redis_client.key"`
+
+	// The name that the certificates of all servers and sentinels must have. Set it where clients
+	// reach Redis by an address that its certificate does not name, as in a Cluster whose nodes
+	// announce IP addresses.
+	ServerName string `yaml:"server_name" check:"server-name" unset:"the host of each address" example:"redis.internal"`
+}
+
+// Sentinel is the login at the sentinels. [Sentinel.Login] returns the password.
+type Sentinel struct {
+	// The user, if the sentinels have users. Without it, only the password is sent.
+	User string `yaml:"user" unset:"none" example:"lockstep-sentinel"`
+
+	// A file with the password. It is read at the start.
+	PasswordFile string `yaml:"password_file" unset:"none: no login" example:"/run/secrets/sentinel_password"`
+
+	// The password itself, instead of password_file. Use it for the environment variable
+	// LOCKSTEP_REDIS__SENTINEL__PASSWORD, not in a file.
+	Password string `yaml:"password" secret:"true" unset:"none" example:"${SENTINEL_PASSWORD:-from-your-environment}"`
 }
 
 // Worker configures how much work one replica does at a time, and from which queues.

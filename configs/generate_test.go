@@ -161,7 +161,7 @@ const placeholderPattern = `\$\{`
 // shapes are the patterns of the values that checks accept, as far as a pattern can express that,
 // by the tags "check", "keys" and "shape".
 var shapes = map[string]string{
-	"redis-url":   `^(embedded$|(redis|rediss|redis-sentinel|redis-cluster|unix)://)`,
+	"redis-url":   `^(embedded$|(rediss?(-sentinel|-cluster)?|unix)://)`,
 	"namespace":   namespaceShape().String(),
 	"worker-name": workerNameShape().String(),
 	"queue":       `^[^\s{},=]{1,100}$`,

@@ -522,11 +522,12 @@ func (l *loader) lintHandler(f *jobFile) {
 func (l *loader) lintSettings(c *Config) {
 	const short = 5 * time.Second
 	lease := c.Settings.Locks.Lease
+	plain, _ := c.Settings.Redis.Topology()
 	switch {
 	case lease < short:
 		l.settingProblem(c, SeverityWarning, "locks.lease", CodeShortLease, fmt.Sprintf("with a lease of %s, work is cut off when Redis is unreachable for about %s",
 			cronspec.FormatInterval(lease), cronspec.FormatInterval(locks.Outage(lease).Truncate(100*time.Millisecond))), "the default is 15s")
-	case lease < locks.ClusterLease && strings.HasPrefix(c.Settings.Redis.URL, "redis-cluster://"):
+	case lease < locks.ClusterLease && plain == "redis-cluster":
 		key := "locks.lease"
 		if _, set := c.Origins[key]; !set {
 			key = "redis.url"
@@ -547,15 +548,25 @@ func (l *loader) lintSettings(c *Config) {
 	} else if n > 0 && c.Settings.Redis.SignKey != "" {
 		l.settingProblem(c, SeverityWarning, "redis.sign_key_file", CodeUnused, "redis.sign_key_file has no effect: redis.sign_key is set", "keep one of them")
 	}
+	l.lintTLS(c)
+	l.lintSentinel(c)
 	if l.rights {
 		l.lintRights(c)
 	}
 	for _, s := range l.sources {
-		if _, node := written(s.root, "redis", "sign_key"); node != nil {
+		for _, setting := range settingList() {
+			if !setting.field.rules.secret || setting.key == "redis.url" {
+				continue
+			}
+			_, node := written(s.root, setting.path...)
+			if node == nil {
+				continue
+			}
 			if parts, references := plainParts(node.Value); strings.Join(parts, "") != "" {
 				s.hide(node)
 				if !references {
-					l.warnAt(s, node, CodeInlineSecret, "redis.sign_key contains a secret", "put the key into a file, and name that in redis.sign_key_file")
+					l.warnAt(s, node, CodeInlineSecret, setting.key+" contains a secret",
+						"put the "+strings.TrimPrefix(setting.field.name, "sign_")+" into a file, and name that in "+setting.key+"_file")
 				}
 			}
 		}

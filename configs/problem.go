@@ -83,6 +83,7 @@ const (
 	CodeUnknownHandler  = "unknown-handler"   // a handler that this binary does not have
 	CodeWeakHash        = "weak-hash"         // a password hash that is cheap to brute-force
 	CodeNoRole          = "no-role"           // users without a role in the file that has the users
+	CodeTLS             = "bad-tls"           // redis.tls without TLS, or with an unusable file
 	// a config that every user of the host can write, or a secret that others can read
 	CodeRights     = "file-rights"
 	CodeShortLease = "short-lease" // a lease shorter than a failover of Redis

@@ -180,7 +180,7 @@ func TestSchemaAndLoaderAgreeOnEveryKey(t *testing.T) {
 // this machine, or that it makes no sense alone.
 func onlyAboutFiles(found Problems) bool {
 	for _, p := range found.List {
-		if !slices.Contains([]string{CodeSecretFile, CodeNoFiles, CodeUnused, CodeUnknownQueue, CodeUnknownPermit, CodeRetry, CodeAuth}, p.Code) && !isLint(p) {
+		if !slices.Contains([]string{CodeSecretFile, CodeNoFiles, CodeUnused, CodeUnknownQueue, CodeUnknownPermit, CodeRetry, CodeAuth, CodeTLS}, p.Code) && !isLint(p) {
 			return false
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"lockstep/locks"
+	"lockstep/locks/redistest"
 )
 
 // settings loads files in the order of their names, with an environment and flags.
@@ -80,9 +81,13 @@ func TestHigherLayerWins(t *testing.T) {
 
 func TestEverySettingCanComeFromEachLayer(t *testing.T) {
 	t.Parallel()
+	authority := redistest.NewAuthority(t)
+	ca, client := authority.File(), authority.Issue(t, redistest.Certificate{})
 	values := map[string]string{
-		"redis.url": "redis://x:1", "redis.password_file": "/etc/hostname", "redis.namespace": "shop",
+		"redis.url": "rediss-sentinel://x:1?master=m", "redis.password_file": "/etc/hostname", "redis.namespace": "shop",
 		"redis.sign_key_file": "/k1, /k2", "redis.sign_key": "0123456789abcdef0123456789abcdef",
+		"redis.tls.ca_file": ca, "redis.tls.cert_file": client.Cert, "redis.tls.key_file": client.Key, "redis.tls.server_name": "redis.internal",
+		"redis.sentinel.user": "watcher", "redis.sentinel.password_file": "/p", "redis.sentinel.password": "sentinel-secret",
 		"worker.name": "web-1", "worker.concurrency": "3", "worker.drain_timeout": "7s", "worker.queues": "a.b=2,c=1", "worker.env": "PATH, LC_*",
 		"limits.args": "64KiB", "limits.history": "512MiB", "locks.lease": "9s", "locks.reserve_after": "2s", "locks.grace": "30s", "admin.listen": "0.0.0.0:80",
 		"admin.hosts":     "lockstep.example.org, lockstep",
@@ -94,7 +99,9 @@ func TestEverySettingCanComeFromEachLayer(t *testing.T) {
 		"log.level": "debug", "log.format": "json", "log.output": "true",
 	}
 	want := Settings{
-		Redis: Redis{URL: "redis://x:1", PasswordFile: "/etc/hostname", Namespace: "shop",
+		Redis: Redis{URL: "rediss-sentinel://x:1?master=m", PasswordFile: "/etc/hostname", Namespace: "shop",
+			TLS:         TLS{CAFile: ca, CertFile: client.Cert, KeyFile: client.Key, ServerName: "redis.internal"},
+			Sentinel:    Sentinel{User: "watcher", PasswordFile: "/p", Password: "sentinel-secret"},
 			SignKeyFile: []string{"/k1", "/k2"}, SignKey: "0123456789abcdef0123456789abcdef"},
 		Worker: Worker{Name: "web-1", Concurrency: 3, DrainTimeout: 7 * time.Second, Queues: map[string]int{"a.b": 2, "c": 1}, Env: []string{"PATH", "LC_*"}},
 		Limits: Limits{Args: "64KiB", History: "512MiB"},
@@ -128,8 +135,8 @@ func TestEverySettingCanComeFromEachLayer(t *testing.T) {
 		switch setting.key {
 		case "worker.queues":
 			value = "{a.b: 2, c: 1}"
-		case "redis.sign_key":
-			value = "${SIGN_KEY:-" + value + "}"
+		case "redis.sign_key", "redis.sentinel.password":
+			value = "${NONE:-" + value + "}"
 		case "admin.auth.viewers":
 			value = `["*"]`
 		case "admin.auth.proxies", "admin.auth.admins", "admin.auth.operators", "admin.hosts", "redis.sign_key_file", "worker.env":
@@ -148,7 +155,7 @@ func TestEverySettingCanComeFromEachLayer(t *testing.T) {
 		}
 		for _, p := range c.Warnings.List {
 			// no mode uses all of its neighbors
-			if (p.Code != CodeUnused || !strings.Contains(p.Message, "admin.auth.") && !strings.Contains(p.Message, "redis.sign_key_file has no effect")) &&
+			if (p.Code != CodeUnused || !strings.Contains(p.Message, "admin.auth.") && !strings.HasPrefix(p.Message, "redis.s")) &&
 				!strings.HasPrefix(p.Message, "other hosts can reach 0.0.0.0:80") {
 				t.Errorf("%s: %s", name, p)
 			}
@@ -243,6 +250,7 @@ func TestGoodRedisURLs(t *testing.T) {
 	t.Parallel()
 	for _, url := range []string{
 		"redis://localhost", "redis://localhost:6379", "redis://user:p%2Fw@host:6379/15", "redis://:pa@ss@host/", "rediss://host:1/2",
+		"rediss-sentinel://a:26379,b/2?master=main", "rediss-cluster://user:pw@a:1,b:2",
 		"redis://[::1]:6379/0", "unix:///run/redis.sock", "unix:///run/redis.sock?db=1", "embedded",
 		"redis-sentinel://a:26379,b:26379,c/2?master=main", "redis-sentinel://:pw@a?master=main", "redis-cluster://a:1,b:2", "redis-cluster://a:1/0",
 	} {
@@ -264,6 +272,9 @@ func TestUnknownParametersOfRedisURLsAreNamedWithoutTheirValues(t *testing.T) {
 		"redis-sentinel://h:1?master=m&foo=SECRET":          "it has the unknown parameter foo",
 		"redis-sentinel://h:1?Master=m":                     "it has the unknown parameter Master",
 		"redis-cluster://h:1,i:2?max_retries=3":             "it has the unknown parameter max_retries",
+		"redis-cluster://h?tls=true":                        "it has the unknown parameter tls",
+		"rediss-cluster://h?skip_verify=true":               "it has the unknown parameter skip_verify",
+		"rediss-sentinel://h?master=m&addr=SECRET":          "it has the unknown parameter addr",
 		"unix:///run/redis.sock?db=1&username=SECRET&foo=2": "it has the unknown parameter username",
 	} {
 		f := checkRedisURL(url)

@@ -30,10 +30,10 @@ func (c *Config) Values() []Value {
 	list := make([]Value, len(settingList()))
 	for i, setting := range settingList() {
 		value := setting.of(c.Settings)
-		if setting.key == "redis.url" {
+		switch {
+		case setting.key == "redis.url":
 			value = reflect.ValueOf(c.Settings.Redis.SafeURL())
-		}
-		if setting.key == "redis.sign_key" && value.String() != "" {
+		case setting.field.rules.secret && value.String() != "":
 			value = reflect.ValueOf(hidden)
 		}
 		list[i] = Value{setting.key, shown(value), c.Origins[setting.key]}
