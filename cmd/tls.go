@@ -160,6 +160,9 @@ func (c *secureConn) reason(err error) string {
 		if now := time.Now(); invalid.Cert != nil && now.Before(invalid.Cert.NotBefore) {
 			return fmt.Sprintf("the certificate of %s is not valid before %s, and it is %s here: check the clock of this host", at, minute(invalid.Cert.NotBefore), minute(now))
 		}
+		if invalid.Cert != nil && invalid.Cert.IsCA {
+			return fmt.Sprintf("the authority that signed the certificate of %s has one that expired%s: renew it on the server and in redis.tls.ca_file", at, expiry(invalid.Cert))
+		}
 		return fmt.Sprintf("the certificate of %s expired%s: renew it on the server", at, expiry(invalid.Cert))
 	case errors.As(err, &invalid):
 		return fmt.Sprintf("the certificate of %s cannot be used (%v): issue another one for the server", at, invalid)

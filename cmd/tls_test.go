@@ -2,8 +2,11 @@ package cmd
 
 import (
 	"context"
+	"crypto/x509"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"net"
 	"os"
 	"slices"
 	"strings"
@@ -14,6 +17,7 @@ import (
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
+	"lockstep/configs"
 	"lockstep/locks/redistest"
 )
 
@@ -386,5 +390,54 @@ func TestRenewedCertificatesNeedNoRestart(t *testing.T) {
 	worker.signal(syscall.SIGTERM)
 	if code := worker.code(30 * time.Second); code != 0 {
 		t.Errorf("exit code %d after SIGTERM", code)
+	}
+}
+
+// TestHalfReplacedCertificatesKeepTheLastOnes breaks the key of a client between two connections.
+func TestHalfReplacedCertificatesKeepTheLastOnes(t *testing.T) {
+	t.Parallel()
+	authority := redistest.NewAuthority(t)
+	server := redistest.New(t, redistest.Options{TLS: authority.TLS(t, redistest.Certificate{})})
+	ours, other := authority.Issue(t, redistest.Certificate{}), authority.Issue(t, redistest.Certificate{})
+	settings := configs.Redis{URL: server.URL(), TLS: configs.TLS{CAFile: authority.File(), CertFile: ours.Cert, KeyFile: ours.Key}}
+	dialer := &secureDialer{settings: settings}
+	o, err := parseURL(settings.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, stale := range []string{"", "redis.tls.key_file " + ours.Key + ": it is not the key of the certificate"} {
+		rdb := redis.NewClient(&redis.Options{Addr: o.Addrs[0], Dialer: dialer.dial})
+		if err := rdb.Ping(t.Context()).Err(); err != nil {
+			t.Errorf("stale %q: %v", stale, err)
+		}
+		if err := rdb.Close(); err != nil {
+			t.Error(err)
+		}
+		if got := fmt.Sprint(dialer.stale()); stale != "" && !strings.Contains(got, stale) {
+			t.Errorf("got %s, want %s", got, stale)
+		}
+		replaceFiles(t, map[string]string{"key": other.Key}, map[string]string{"key": ours.Key})
+	}
+	if _, err := (&secureDialer{settings: settings}).dial(t.Context(), "tcp", o.Addrs[0]); err == nil || !strings.Contains(err.Error(), "redis.tls.key_file") {
+		t.Errorf("got %v without earlier files, want an error that names the key", err)
+	}
+}
+
+func TestExpiredAuthorityIsNamed(t *testing.T) {
+	t.Parallel()
+	c := &secureConn{dialer: new(secureDialer), address: "h:1"}
+	at := time.Date(2026, 1, 2, 3, 4, 0, 0, time.UTC)
+	for _, test := range []struct {
+		certificate *x509.Certificate
+		want        string
+	}{
+		{&x509.Certificate{NotAfter: at}, "the certificate of h:1 expired on 2026-01-02 03:04Z: renew it on the server"},
+		{&x509.Certificate{NotAfter: at, IsCA: true}, "the authority that signed the certificate of h:1 has one that expired on 2026-01-02 03:04Z: renew it on the server and in redis.tls.ca_file"},
+		{&x509.Certificate{NotBefore: time.Now().Add(48 * time.Hour)}, "check the clock of this host"},
+	} {
+		err := &net.OpError{Op: "dial", Err: x509.CertificateInvalidError{Cert: test.certificate, Reason: x509.Expired}}
+		if got := c.explain(err); !strings.Contains(got.Error(), test.want) || !errors.Is(got, err) {
+			t.Errorf("got %v, want %s", got, test.want)
+		}
 	}
 }
