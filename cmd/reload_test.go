@@ -261,7 +261,7 @@ func TestBrokenConfigChangesNothingUntilItIsFixed(t *testing.T) {
 	}
 	eventually(t, 30*time.Second, "the run is counted", func() bool {
 		_, metrics := fetch(t, "http://"+f.page+"/metrics")
-		return strings.Contains(string(metrics), `lockstep_runs_ended_total{job="fixed",outcome="succeeded"} 1`+"\n")
+		return strings.Contains(string(metrics), `lockstep_runs_ended_total{job="fixed",outcome="succeeded",trigger="enqueue"} 1`+"\n")
 	})
 
 	// Settings that need a restart are named, and everything else takes effect.

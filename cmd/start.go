@@ -169,12 +169,12 @@ func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry,
 	if err != nil {
 		return err
 	}
-	metrics := web.NewMetrics(options.Version, options.Concurrency)
+	metrics := web.NewMetrics(options.Version, options.Concurrency, settings.Metrics.Jobs)
 	options.OnAttempt, options.OnRefused = metrics.Attempt, metrics.Refused
 	if config.Settings.Redis.URL != configs.Embedded {
 		sayWhatIsSigned(ctx, settings.Redis, keys, log)
 	}
-	options.OnRejected, options.OnStuck = metrics.Rejected, metrics.Stuck
+	options.OnRejected, options.OnStuck, options.Hook = metrics.Rejected, metrics.Stuck, metrics.Hook()
 	options.OnRepeated, conn.pusher.OnLeft = metrics.Repeated, metrics.Left
 	options.Admin, options.Pass = listener.Addr().String(), rand.Text()
 	if config.Settings.Redis.URL != configs.Embedded {

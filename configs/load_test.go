@@ -76,7 +76,8 @@ func TestEmptyConfigHasTheDefaults(t *testing.T) {
 		Admin: Admin{Listen: "127.0.0.1:9620", BasePath: "/",
 			Auth: Auth{Mode: "none", User: "admin", Header: "X-Forwarded-User", Proxies: []string{"127.0.0.0/8", "::1/128"}},
 			Keep: Keep{Holds: 48 * time.Hour, Entries: 100_000}},
-		Log: Log{Level: "info", Format: "auto"},
+		Metrics: Metrics{Jobs: 1000},
+		Log:     Log{Level: "info", Format: "auto"},
 	}
 	if !reflect.DeepEqual(c.Settings, want) {
 		t.Errorf("got %+v\nwant %+v", c.Settings, want)

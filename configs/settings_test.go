@@ -96,7 +96,7 @@ func TestEverySettingCanComeFromEachLayer(t *testing.T) {
 		"admin.auth.operator_token_file": "/d", "admin.auth.viewer_token_file": "/e", "admin.auth.groups_header": "Remote-Groups",
 		"admin.auth.admins": "sre", "admin.auth.operators": "on-call, dev", "admin.auth.viewers": "*",
 		"admin.auth.header": "Remote-User", "admin.auth.proxies": "10.0.0.0/8, ::2",
-		"log.level": "debug", "log.format": "json", "log.output": "true",
+		"metrics.jobs": "50", "log.level": "debug", "log.format": "json", "log.output": "true",
 	}
 	want := Settings{
 		Redis: Redis{URL: "rediss-sentinel://x:1?master=m", PasswordFile: "/etc/hostname", Namespace: "shop",
@@ -110,7 +110,8 @@ func TestEverySettingCanComeFromEachLayer(t *testing.T) {
 			Header: "Remote-User", Proxies: []string{"10.0.0.0/8", "::2"}, OperatorTokenFile: "/d", ViewerTokenFile: "/e",
 			GroupsHeader: "Remote-Groups", Admins: []string{"sre"}, Operators: []string{"on-call", "dev"}, Viewers: []string{"*"}},
 			Keep: Keep{Holds: 72 * time.Hour, Entries: 5000}},
-		Log: Log{Level: "debug", Format: "json", Output: true},
+		Metrics: Metrics{Jobs: 50},
+		Log:     Log{Level: "debug", Format: "json", Output: true},
 	}
 	var environ []string
 	var text strings.Builder

@@ -96,7 +96,7 @@ func decide(job *jobs.Job, next func(time.Time) time.Time, cursor, now time.Time
 	var lines []ledger.Tick
 	if dropped > 0 {
 		reason := fmt.Sprintf("no worker was up for %d ticks", dropped)
-		lines = append(lines, ledger.Tick{At: oldest, Upto: newer, Verdict: ledger.VerdictMissed, Reason: reason})
+		lines = append(lines, ledger.Tick{At: oldest, Upto: newer, Count: dropped, Verdict: ledger.VerdictMissed, Reason: reason})
 	}
 	run := map[jobs.OnMissed]int{jobs.MissedLast: 1, jobs.MissedAll: catchUpMost}[job.OnMissed]
 	for i := range missed {
@@ -135,7 +135,7 @@ func absent(absence *ledger.Absence, trigger *cronspec.Schedule, wrong error) (l
 		if first.After(last) {
 			return nil, 0
 		}
-		return rangeOf(first, last, fmt.Sprintf("%s; its ticks cannot be computed: %v", reason, wrong)), 0
+		return rangeOf(first, last, 0, fmt.Sprintf("%s; its ticks cannot be computed: %v", reason, wrong)), 0
 	case trigger == nil:
 		return nil, 0
 	}
@@ -152,12 +152,13 @@ func absent(absence *ledger.Absence, trigger *cronspec.Schedule, wrong error) (l
 	default:
 		reason += fmt.Sprintf(" for %d ticks", span.Ticks)
 	}
-	return rangeOf(span.First, span.Last, reason), counted
+	return rangeOf(span.First, span.Last, span.Ticks, reason), counted
 }
 
-// rangeOf returns a line for missed ticks from one to another, or for a single one.
-func rangeOf(first, last time.Time, reason string) *ledger.Tick {
-	line := &ledger.Tick{At: first, Verdict: ledger.VerdictMissed, Reason: reason}
+// rangeOf returns a line for missed ticks from one to another, or for a single one. count: how many
+// they are, or 0.
+func rangeOf(first, last time.Time, count int, reason string) *ledger.Tick {
+	line := &ledger.Tick{At: first, Count: count, Verdict: ledger.VerdictMissed, Reason: reason}
 	if last.After(first) {
 		line.Upto = last
 	}

@@ -129,6 +129,23 @@ func (s *Space) Now(ctx context.Context) (time.Time, error) {
 	return Time(r.NumberAt(0)), nil
 }
 
+// GraceLeft returns how long nothing is granted any more, since Redis has lost data; 0: it is.
+func (s *Space) GraceLeft(ctx context.Context) (time.Duration, error) {
+	now, err := s.Now(ctx)
+	if err != nil {
+		return 0, err
+	}
+	values, err := s.rdb.HMGet(ctx, s.key("meta"), "grace").Result()
+	if err != nil {
+		return 0, fmt.Errorf("read the grace period: %w", s.Explain(err))
+	}
+	until, _ := values[0].(string) // nil: none
+	if until == "" {
+		return 0, nil
+	}
+	return max(0, Time(Int(until)).Sub(now)), nil
+}
+
 // BlockedBy returns for each wait what blocks it. For each resource, that is the holds on it that
 // are in the way, or the wait that it is reserved for, and the wait right in front in its queue. A
 // wait that is kept back, or has a lapsed offer, is in no queue. For permits it names all holders

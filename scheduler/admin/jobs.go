@@ -170,7 +170,7 @@ func newJob(record ledger.JobRecord, now time.Time) Job {
 	job := Job{
 		Name: d.Name, Defined: defined, Definition: Text(record.Hash), Paused: Text(record.Paused), LastSuccess: Instant{record.LastSuccess},
 		Drifted: record.Drifted, Carried: !record.Uncarried,
-		Late: d.MaxSilence > 0 && !record.Silent.IsZero() && now.Sub(record.Silent) > d.MaxSilence,
+		Late: isLate(&record, now),
 	}
 	if d.Paused {
 		job.Paused = "by its definition"

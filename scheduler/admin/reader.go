@@ -31,6 +31,7 @@ type Book interface {
 	OpenEntries(ctx context.Context, index ledger.Index, job, after string, limit int) ([]ledger.OpenEntry, error)
 	OpenRecords(ctx context.Context, ids []jobs.RunID) ([]*ledger.Record, error)
 	CountOpen(ctx context.Context, names []string) (map[string]int, error)
+	CountAllOpen(ctx context.Context) (int, error)
 	CountRunning(ctx context.Context) (map[string]int, error)
 	CountEnded(ctx context.Context, job string, since time.Time) (int, error)
 	EndedEntries(ctx context.Context, pages []ledger.EndedPage) ([][]ledger.EndedEntry, error)
@@ -53,6 +54,8 @@ type Book interface {
 	ActiveJobs(ctx context.Context, names []string) (map[string]*jobs.Job, error)
 	NeedOf(ctx context.Context, record *ledger.Record) (ledger.Need, error)
 	Asides(ctx context.Context) ([]ledger.Aside, error)
+	Totals(ctx context.Context) (*ledger.Totals, error)
+	Duty(ctx context.Context) (locks.SessionID, error)
 }
 
 // Space is the part of the lock space that a [Reader] reads.
@@ -60,6 +63,7 @@ type Space interface {
 	Read(ctx context.Context, sessions ...locks.SessionID) (*locks.Listing, error)
 	Sessions(ctx context.Context) ([]locks.SessionRecord, time.Time, error)
 	Now(ctx context.Context) (time.Time, error)
+	GraceLeft(ctx context.Context) (time.Duration, error)
 	Permits(ctx context.Context, names ...string) (map[string]space.PermitRecord, error)
 	Past(ctx context.Context, from string, since time.Time) (*space.Past, error)
 	PastSince(ctx context.Context) (time.Time, error)

@@ -72,10 +72,10 @@ func (l *Ledger) Settle(ctx context.Context, settlements []Settlement) []Settled
 	steps := make([]step, len(settlements))
 	for i, s := range settlements {
 		job := s.Absence.Job
-		args := []any{job, "", 0, "", string(StateMissed), "", string(s.By), s.Absence.entry}
+		args := []any{job, "", 0, "", string(StateMissed), "", string(s.By), s.Absence.entry, 1}
 		if s.Line != nil {
 			id, upto := s.Line.line(job)
-			args[1], args[2], args[3], args[5] = string(id), s.Line.At.UnixMilli(), upto, plain(s.Line.Reason)
+			args[1], args[2], args[3], args[5], args[8] = string(id), s.Line.At.UnixMilli(), upto, plain(s.Line.Reason), s.Line.count()
 		}
 		steps[i] = step{job, args}
 	}

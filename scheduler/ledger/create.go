@@ -38,6 +38,7 @@ type Tick struct {
 	Verdict Verdict
 	Reason  string    // for VerdictMissed and VerdictBroken
 	Upto    time.Time // the last tick of a line for a range of missed ticks; else zero
+	Count   int       // how many ticks such a range has; 0: that is not known
 }
 
 // line returns the id of the record of a tick, or of the line for a range of ticks, and the last
@@ -49,6 +50,9 @@ func (t Tick) line(job string) (id jobs.RunID, upto string) {
 	}
 	return id + jobs.RunID(".."+t.Upto.UTC().Format(time.RFC3339)), strconv.FormatInt(t.Upto.UnixMilli(), 10)
 }
+
+// count returns how many ticks the record is for, at least 1.
+func (t Tick) count() int { return max(1, t.Count) }
 
 // Decision is what [Ledger.Create] records: every tick of a job after Seen, up to Cursor.
 type Decision struct {
@@ -559,8 +563,11 @@ func (l *Ledger) decisionArgs(d *Decision) ([]any, error) {
 	}
 	for _, tick := range ticks {
 		id, upto := tick.line(d.Job.Name)
-		args = append(args, string(id), tick.At.UnixMilli(), string(tick.Verdict), plain(tick.Reason), upto,
-			tick.At.Add(tick.After).UnixMilli())
+		at := tick.At.Add(tick.After).UnixMilli()
+		if upto != "" {
+			at = int64(tick.count())
+		}
+		args = append(args, string(id), tick.At.UnixMilli(), string(tick.Verdict), plain(tick.Reason), upto, at)
 	}
 	return args, nil
 }

@@ -64,6 +64,24 @@
 //   - One definition at a time decides a job's ticks.
 //   - All times are the server's, read inside the scripts. A worker's clock is only an alarm clock.
 //
+// # Totals
+//
+// The ledger counts the ends of runs, ticks and attempts, by job and outcome ([Ledger.Totals]), for
+// an alert that must miss none. The script that ends a run counts it, whichever process sent it: a
+// worker's finish, the sweep that finds a dead worker, the expiry of a wait, a person's cancel. So
+// an end and its count are one write, which is not counted twice when it is sent again, and not
+// lost with the process that sent it.
+//
+// A counter in each process would be cheaper, but a process that dies between an end and the next
+// scrape takes the count along, and the run that kills its worker is what an alert is for. Reading
+// the ends from the news or from histories instead would need a reader that never falls behind,
+// since both are trimmed. A count costs one HINCRBY, about 1 us, for all runs of a job that end
+// together.
+//
+// Their number is bounded: a few for each job, which go when the job is forgotten. A loss of data
+// takes them along and begins new ones; what workers re-assert counts again, since its count was
+// lost with it. Ends by builds from before totals are not counted.
+//
 // # Fast paths
 //
 // Most runs are plain: their bundle is free, no other run waits for it, they succeed. The scripts

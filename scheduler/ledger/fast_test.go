@@ -81,6 +81,8 @@ func TestFaultsOfFastPathsAreFound(t *testing.T) {
 		"a finish drops a definition in use":                 {"if type(left) == 'number' and left <= 0 then", "if true then"},
 		"a finish counts one for all that end together":      {"'#' .. name, -n)", "'#' .. name, -1)"},
 		"a claim brings a name that its worker lacks":        {"if runnable and mark then", "if false then"},
+		"a finish is not counted":                            {"for trigger, n in pairs(triggers) do", "for trigger, n in pairs({}) do"},
+		"a finish counts one run of all that end together":   {"(triggers[trigger] or 0) + 1", "1"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()

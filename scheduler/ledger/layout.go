@@ -108,6 +108,14 @@ var ownKeys = []string{
 	// longer. embody and disembody (lib/body.lua) do that, and the fast paths of enqueue and
 	// finish.
 	"defs",
+	// HASH of counts that only grow, see "Totals" in doc.go. The parts of a field are joined by
+	// \31:
+	//   - r, outcome, trigger, job: runs that ended. A success also counts as that of an attempt;
+	//     with the outcome late it does not: its attempt was counted with another one before
+	//   - t, outcome, job: ticks that ended without a run
+	//   - a, outcome, job: attempts that ended in another way than by success
+	//   - since: server ms at which a poll first found no such field
+	"totals",
 }
 
 // historyKeys come next, in scripts that can end a run: those of its job. Last, in a call with an

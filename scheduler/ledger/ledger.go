@@ -103,7 +103,7 @@ var library = sync.OnceValue(func() string {
 	var text strings.Builder
 	text.WriteString(space.DeclareKeys(slices.Concat(ownKeys, historyKeys)))
 	for _, noun := range []script{
-		"values", "run", "child", "body", "attempt", "output", "wait", "order", "news", "end", "tick", "job", "carry",
+		"values", "run", "child", "body", "total", "attempt", "output", "wait", "order", "news", "end", "tick", "job", "carry",
 	} {
 		text.WriteString(("lib/" + noun).read())
 	}

@@ -672,7 +672,7 @@ func (l *Ledger) writeLost(ctx context.Context, lost map[*jobs.Job]time.Time) er
 	for job, upto := range lost {
 		id := job.Name + "@.." + upto.UTC().Format(time.RFC3339)
 		steps = append(steps, step{job.Name, []any{job.Name, id, upto.Add(-job.History.For).UnixMilli(), upto.UnixMilli(),
-			string(StateLost), "Redis was emptied: what no live worker knew of these ticks is lost", "", ""}})
+			string(StateLost), "Redis was emptied: what no live worker knew of these ticks is lost", "", "", 1}})
 	}
 	var errs []error
 	for i, call := range l.runAll(ctx, "line", steps) {

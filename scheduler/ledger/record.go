@@ -112,6 +112,11 @@ const (
 	AttemptHandedBack = "handed back" // its worker drained, or could not do it
 )
 
+// AttemptOutcomes returns every outcome that an attempt may have.
+func AttemptOutcomes() []string {
+	return []string{string(StateSucceeded), string(StateFailed), string(StateCanceled), AttemptCrashed, AttemptLostLease, AttemptHandedBack}
+}
+
 // Suspect reports whether the run may be what kills its workers. A worker runs one such run at a
 // time. The run has crashed, was not cleared since, and has survived no attempt since: none has
 // ended in another way, and none that was handed back or lost its lease had run for longer than

@@ -23,7 +23,8 @@ func (l *Ledger) Forget(ctx context.Context, job string, act Act) error {
 	entry := act.entry()
 	done := "" // by the steps before
 	for {
-		r := space.Read(l.runAct(ctx, "remove", job, entry, job, GoneAfter.Milliseconds(), entry, retiredAfter.Milliseconds()))
+		args := []any{job, GoneAfter.Milliseconds(), entry, retiredAfter.Milliseconds()}
+		r := space.Read(l.runAct(ctx, "remove", job, entry, appendTexts(args, totalFields()...)...))
 		switch outcome := outcomeOf(r); {
 		case r.Err != nil:
 			return fail(r.Err)

@@ -109,6 +109,10 @@ type Options struct {
 	// finish. Called from many goroutines; it may be nil.
 	OnRejected func(call string)
 
+	// Hook observes the commands that this worker sends to Redis, except those that renew its
+	// lease. Commands for the queues go through Redis, the client. It may be nil.
+	Hook redis.Hook
+
 	// OnRepeated receives how many deliveries this worker pushes again, and for which of the
 	// [scheduler.Reasons]. Called from several goroutines; it may be nil.
 	OnRepeated func(reason string, n int)
@@ -419,6 +423,9 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 		}
 	}()
 	w.tell(w.locks.Session())
+	if w.o.Hook != nil {
+		w.locks.Extension().Redis().AddHook(w.o.Hook)
+	}
 	w.ledger = w.o.Ledger.Through(w.locks, w.own, w.can)
 	w.ends = w.ledger.Finisher(callLimit, w.attempt.Go)
 	if err := w.queue.Own(ctx, slices.Collect(maps.Keys(w.o.Queues))); err != nil {

@@ -37,6 +37,9 @@ type Fake struct {
 	// Offspring are the runs that were made from within runs.
 	Offspring map[jobs.RunID]ledger.Children
 	Flowing   map[string]ledger.Flow // of queues, by name
+	Counts    ledger.Totals
+	OnDuty    locks.SessionID // the worker on duty
+	Grace     time.Duration
 	Listing   locks.Listing
 	Live      []locks.SessionRecord // sessions
 
@@ -162,6 +165,18 @@ func (f *Fake) CountOpen(_ context.Context, names []string) (map[string]int, err
 	}
 	return counts, f.read()
 }
+
+// CountAllOpen returns the number of the elements of Open.
+func (f *Fake) CountAllOpen(context.Context) (int, error) { return len(f.Open), f.read() }
+
+// GraceLeft returns Grace.
+func (f *Fake) GraceLeft(context.Context) (time.Duration, error) { return f.Grace, f.read() }
+
+// Totals returns Counts.
+func (f *Fake) Totals(context.Context) (*ledger.Totals, error) { return &f.Counts, f.read() }
+
+// Duty returns OnDuty.
+func (f *Fake) Duty(context.Context) (locks.SessionID, error) { return f.OnDuty, f.read() }
 
 // CountRunning counts the running elements of Open by job.
 func (f *Fake) CountRunning(context.Context) (map[string]int, error) {

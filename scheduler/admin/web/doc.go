@@ -16,7 +16,7 @@
 //	/livez                       200 while the process serves; it does not ask Redis
 //	/readyz                      200 while the worker may take runs, else 503: it drains, its
 //	                             session is in doubt, or Redis takes no writes
-//	/metrics                     for Prometheus: see [Metrics]
+//	/metrics                     for Prometheus: see Metrics
 //	/api/v1/jobs                 ?note=: only those that are late, paused, queue paused, drifted or
 //	                             carried by no worker
 //	/api/v1/jobs/{job}           and jobs/{job}/ticks, jobs/{job}/explain?at= or ?run=
@@ -210,8 +210,30 @@
 // the last data it read and their time; another page that is open keeps its data below the banner.
 // /livez stays 200: a probe that asks Redis would restart all workers in an outage. /metrics
 // continues to serve what the process itself counts, and reports lockstep_redis_up 0 instead of the
-// metrics of the lock space. A Redis that can be read but takes no writes, for example because its
+// metrics of the fleet. A Redis that can be read but takes no writes, for example because its
 // memory is full, also makes lockstep_redis_up 0.
+//
+// # Metrics
+//
+// Each worker shows what only it knows: its slots and attempts, its lease and clock, its config,
+// and how long its runs, their starts and waits, and its scripts took. The worker on duty also
+// shows the fleet: jobs, queues, locks, workers, and the counters of ends, which are the totals of
+// the ledger (see package ledger) and therefore miss no end, whichever process wrote it. When duty
+// moves, the worker that had it shows them no more, so a sum over all workers is right within a
+// scrape or two.
+//
+// The counters continue with their values on the next worker. To Prometheus, that is a new series,
+// whose first value no rate sees; and while the old and the new series overlap, a rate over their
+// sum sees a restart. The maximum over all workers has neither: the rules in configs/deploy record
+// it, and a rate over that is exact, also for a run that ends with its worker's death. Counters
+// have no created timestamp for the same reason: it would make a scraper that uses it add the whole
+// value again whenever duty moves.
+//
+// A job has labels of its own if it is among the first metrics.jobs by name; the others are summed
+// up under _other. In the durations of runs, it is among the first of them that ended on the
+// worker. If there are others, and duty moves after a job was forgotten or changed sides, the
+// counters of _other may fall, which a rate takes for a restart. So they may fall for all jobs if a
+// failover takes the last ends along, and duty moves before the workers have re-asserted them.
 //
 // # Access
 //

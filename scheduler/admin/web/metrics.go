@@ -2,45 +2,69 @@ package web
 
 import (
 	"context"
-	"errors"
-	"net/http"
 	"runtime"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/redis/go-redis/v9"
 
-	"lockstep/locks"
+	"lockstep/locks/space"
 	"lockstep/scheduler"
-	"lockstep/scheduler/admin"
 	"lockstep/scheduler/ledger"
-	"lockstep/scheduler/worker"
+	"lockstep/scheduler/queue"
 )
 
-// Metrics are the counts of this process' worker, for /metrics. Give [Metrics.Attempt] to the
-// worker and the whole to [Options]. No label has a value that a run brings, nor a user, a run or a
-// host: their number is unbounded.
+// Metrics are the counts of this process' worker, for /metrics. Give [Metrics.Attempt] and
+// [Metrics.Hook] to the worker and the whole to [Options]. No label has a value that a run brings,
+// nor a user, a run or a host: their number is unbounded. See "Metrics" in the package's doc.
 type Metrics struct {
 	slots    prometheus.Gauge
 	running  prometheus.Gauge
 	stuck    prometheus.Gauge
 	delay    prometheus.Histogram
-	ended    *prometheus.CounterVec // by job and the state of the run
-	refused  *prometheus.CounterVec // by what is wrong with the signature
-	rejected *prometheus.CounterVec // by call
-	repeated *prometheus.CounterVec // by reason
+	waited   prometheus.Histogram
+	took     *prometheus.HistogramVec // by job
+	scripts  *prometheus.HistogramVec // by script
+	refused  *prometheus.CounterVec   // by what is wrong with the signature
+	rejected *prometheus.CounterVec   // by call
+	repeated *prometheus.CounterVec   // by reason
 	left     prometheus.Counter
 	build    *prometheus.GaugeVec
+
+	jobs int // how many jobs have labels of their own
+
+	mu    sync.Mutex
+	named map[string]bool // jobs with a label of their own in took; guarded by mu
 }
 
-// startDelays are the buckets of the time from a tick to the start of its run. The aim on an idle
-// fleet is a median under 50 ms and 99 % under 250 ms; missed ticks that run all the same fall
-// beyond the last one.
-var startDelays = []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}
+// The buckets of histograms, in seconds, for scrapers that take no native ones. Each is also a
+// native histogram.
+var (
+	// From a tick to the start of its run. The aim on an idle fleet is a median under 50 ms and
+	// 99 % under 250 ms; missed ticks that run all the same fall beyond the last one.
+	startDelays = []float64{.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}
+	// A run may take milliseconds or hours, and so may its wait for locks.
+	runTimes = []float64{.01, .1, .5, 1, 5, 15, 60, 300, 900, 3600, 14400}
+	// A script takes a round trip, or longer when Redis is busy or slow to reach.
+	scriptTimes = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, 1, 2.5}
+)
 
-// NewMetrics starts the counts of a worker of this version with this number of slots.
-func NewMetrics(version string, slots int) *Metrics {
+// otherJobs is the label of all jobs beyond the number of those with labels of their own. It is not
+// a name that a job can have.
+const otherJobs = "_other"
+
+// histogram returns the options of a histogram that is both classic and native.
+func histogram(name, help string, buckets []float64) prometheus.HistogramOpts {
+	return prometheus.HistogramOpts{
+		Name: name, Help: help, Buckets: buckets,
+		NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 100, NativeHistogramMinResetDuration: time.Hour,
+	}
+}
+
+// NewMetrics starts the counts of a worker of this version with this number of slots. At most this
+// number of jobs have labels of their own; the others are _other.
+func NewMetrics(version string, slots, jobs int) *Metrics {
 	gauge := func(name, help string) prometheus.Gauge {
 		return prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
 	}
@@ -48,16 +72,19 @@ func NewMetrics(version string, slots int) *Metrics {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 	}
 	m := &Metrics{
+		jobs: jobs, named: make(map[string]bool),
 		slots:   gauge("lockstep_slots", "How many attempts may run at a time on this worker."),
 		running: gauge("lockstep_attempts_running", "Attempts that run on this worker now."),
 		stuck: gauge("lockstep_attempts_stuck",
 			"Attempts on this worker that continue after their timeout, or after another end of their context; they keep their slots and locks."),
-		delay: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "lockstep_tick_start_delay_seconds", Buckets: startDelays,
-			Help: "From a tick, or for a job with jitter from when it became due, to the start of its run on this worker, whatever it waited for; by Redis' clock.",
-		}),
-		ended: counters("lockstep_runs_ended_total",
-			"Runs whose end this worker has recorded, by job and outcome.", "job", "outcome"),
+		delay: prometheus.NewHistogram(histogram("lockstep_tick_start_delay_seconds",
+			"From a tick, or for a job with jitter from when it became due, to the start of its run on this worker, whatever it waited for; by Redis' clock.", startDelays)),
+		waited: prometheus.NewHistogram(histogram("lockstep_lock_wait_seconds",
+			"How long a run that has started on this worker had waited for its locks, 0 for one that did not wait; by Redis' clock.", runTimes)),
+		took: prometheus.NewHistogramVec(histogram("lockstep_run_duration_seconds",
+			"From the first start of a run to its end, which this worker has recorded, with the pauses between its attempts.", runTimes), []string{"job"}),
+		scripts: prometheus.NewHistogramVec(histogram("lockstep_script_duration_seconds",
+			"From sending a script to Redis to its reply, by script. Those that are sent together take as long as all of them.", scriptTimes), []string{"script"}),
 		refused: counters("lockstep_runs_refused_total",
 			"Runs that this worker refused since their definition could not be trusted, by its signature: unsigned or wrong.", "signature"),
 		rejected: counters("lockstep_rejected_calls_total",
@@ -90,20 +117,46 @@ func NewMetrics(version string, slots int) *Metrics {
 // reply, or nil when the ledger gave none.
 func (m *Metrics) Attempt(claimed *ledger.Claimed) (ended func(*ledger.Finished)) {
 	m.running.Inc()
+	began := time.Now()
 	record := claimed.Record
-	if first := record.Last(); record.Trigger == ledger.TriggerSchedule && first.Number == 1 {
-		due := record.Tick
-		if claimed.Job.Jitter > 0 && record.DueSince.After(due) {
-			due = record.DueSince
+	last := record.Last()
+	if last.Number == 1 {
+		if record.Trigger == ledger.TriggerSchedule {
+			due := record.Tick
+			if claimed.Job.Jitter > 0 && record.DueSince.After(due) {
+				due = record.DueSince
+			}
+			m.delay.Observe(max(0, last.Started.Sub(due)).Seconds())
 		}
-		m.delay.Observe(max(0, first.Started.Sub(due)).Seconds())
+		var waited time.Duration
+		if !record.Waited.IsZero() {
+			waited = max(0, last.Started.Sub(record.Waited))
+		}
+		m.waited.Observe(waited.Seconds())
 	}
 	return func(finished *ledger.Finished) {
 		m.running.Dec()
 		if finished != nil && finished.Verdict == ledger.FinishRecorded && finished.State.Final() {
-			m.ended.WithLabelValues(record.Job, string(finished.State)).Inc()
+			took := time.Since(began)
+			if !record.Started.IsZero() {
+				took += max(0, last.Started.Sub(record.Started))
+			}
+			m.took.WithLabelValues(m.label(record.Job)).Observe(took.Seconds())
 		}
 	}
+}
+
+// label returns the label of a job: the first ones that end here have their own.
+func (m *Metrics) label(job string) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.named[job] {
+		if len(m.named) >= m.jobs {
+			return otherJobs
+		}
+		m.named[job] = true
+	}
+	return job
 }
 
 // Refused counts a run that was refused because of the signature of its definition.
@@ -121,117 +174,67 @@ func (m *Metrics) Repeated(reason string, n int) { m.repeated.WithLabelValues(re
 // Left counts deliveries that were left to the sweep.
 func (m *Metrics) Left(n int) { m.left.Add(float64(n)) }
 
-// metrics returns the handler of /metrics: the counts of this process, and the state of the lock
-// space, read during the request. An outage of Redis removes only the latter, so that an alert can
-// detect it.
-func (s *Server) metrics() func(http.ResponseWriter, *http.Request) error {
-	own := prometheus.NewRegistry()
-	own.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	if m := s.o.Metrics; m != nil {
-		own.MustRegister(m.slots, m.running, m.stuck, m.delay, m.ended, m.refused, m.rejected, m.repeated, m.left, m.build)
+// collectors returns everything that the process counts.
+func (m *Metrics) collectors() []prometheus.Collector {
+	return []prometheus.Collector{m.slots, m.running, m.stuck, m.delay, m.waited, m.took, m.scripts, m.refused, m.rejected,
+		m.repeated, m.left, m.build}
+}
+
+// Hook returns a hook for a client of Redis that measures scripts.
+func (m *Metrics) Hook() redis.Hook { return scriptHook{m} }
+
+// scriptNames returns the names of all scripts by their hashes.
+var scriptNames = sync.OnceValue(func() map[string]string {
+	names := make(map[string]string)
+	for part, scripts := range map[string]map[string]string{
+		"locks/": space.ScriptNames(), "ledger/": ledger.ScriptNames(), "queue/": queue.ScriptNames(),
+	} {
+		for hash, name := range scripts {
+			names[hash] = part + name
+		}
 	}
-	return func(w http.ResponseWriter, r *http.Request) error {
-		sight := &sight{config: s.config(), worker: locks.SessionID(s.o.Worker())}
-		sight.snapshot, sight.err = s.snapshot(r.Context())
-		if sight.err == nil {
-			sight.due, sight.err = shared(r.Context(), s.read, "due", func(ctx context.Context) (map[admin.WaitReason]int, error) {
-				return s.o.Reader.DueBy(ctx, sight.snapshot)
-			})
+	return names
+})
+
+// scriptOf returns the name of the script that a command calls, or "". A script of which Redis did
+// not know the hash is sent again as text, which happens once for each, and is not measured.
+func scriptOf(cmd redis.Cmder) string {
+	args := cmd.Args()
+	if len(args) < 2 || cmd.Name() != "evalsha" {
+		return ""
+	}
+	hash, _ := args[1].(string) // go-redis and ours pass a string
+	return scriptNames()[hash]
+}
+
+type scriptHook struct{ m *Metrics }
+
+func (h scriptHook) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h scriptHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		began := time.Now()
+		err := next(ctx, cmd)
+		if name := scriptOf(cmd); name != "" {
+			h.m.scripts.WithLabelValues(name).Observe(time.Since(began).Seconds())
 		}
-		if err := s.o.Unready(); errors.Is(err, worker.ErrRedis) {
-			sight.unusable = true
-		}
-		seen := prometheus.NewRegistry()
-		seen.MustRegister(sight)
-		promhttp.HandlerFor(prometheus.Gatherers{own, seen}, promhttp.HandlerOpts{}).ServeHTTP(w, r)
-		return nil
+		return err
 	}
 }
 
-// sight is what one request for metrics sees: the config of this process, and the lock space.
-type sight struct {
-	config   *admin.Config // nil: it has none
-	worker   locks.SessionID
-	snapshot *admin.Snapshot
-	due      map[admin.WaitReason]int // due runs
-	err      error                    // the lock space cannot be read
-
-	// the worker can start no run, because its session is in doubt or Redis takes no writes
-	unusable bool
-}
-
-var (
-	descRedisUp = prometheus.NewDesc("lockstep_redis_up", "Whether the lock space could be read just now, and this worker's session is certain and its writes are accepted.", nil, nil)
-	descHolds   = prometheus.NewDesc("lockstep_holds", "Bundles that are held now, over all workers.", nil, nil)
-	descWaits   = prometheus.NewDesc("lockstep_waits", "Requests that wait for their bundle now, over all workers.", nil, nil)
-	descWorkers = prometheus.NewDesc("lockstep_workers", "Workers with a valid lease, by state.", []string{"state"}, nil)
-	descLease   = prometheus.NewDesc("lockstep_session_lease_left_seconds", "Remaining time of this worker's lease, by Redis' clock.", nil, nil)
-	descDispute = prometheus.NewDesc("lockstep_queues_disputed", "Queues that this worker serves although they belong to another namespace.", nil, nil)
-
-	descDue = prometheus.NewDesc("lockstep_due_runs", "Runs that are due and do not run yet, over all workers, by the reason: paused, worker, handler, suspect, slot, behind or delivery. Only the oldest of each queue are looked at, the others count as behind them.", []string{"reason"}, nil)
-
-	descConfig     = prometheus.NewDesc("lockstep_config_info", "Which config this worker has; always 1.", []string{"digest"}, nil)
-	descConfigJobs = prometheus.NewDesc("lockstep_config_jobs", "Jobs of the config that this worker has.", nil, nil)
-	descReloads    = prometheus.NewDesc("lockstep_config_reloads_total", "Reloads of the config, by what became of them: taken or refused.",
-		[]string{"outcome"}, nil)
-	descReloaded = prometheus.NewDesc("lockstep_config_last_reload_successful",
-		"Whether the last reload of the config, if there was one, was taken.", nil, nil)
-	descLoaded = prometheus.NewDesc("lockstep_config_last_load_timestamp_seconds",
-		"When the config that this worker has was loaded.", nil, nil)
-	descRestart = prometheus.NewDesc("lockstep_config_restart_needed",
-		"Whether the files have settings that this worker takes only when it is restarted.", nil, nil)
-)
-
-// Describe sends nothing: a sight is the only collector of its registry, and is collected once.
-func (s *sight) Describe(chan<- *prometheus.Desc) {}
-
-// Collect sends the metrics of this request.
-func (s *sight) Collect(to chan<- prometheus.Metric) {
-	tell := func(what *prometheus.Desc, value float64, labels ...string) {
-		to <- prometheus.MustNewConstMetric(what, prometheus.GaugeValue, value, labels...)
-	}
-	if c := s.config; c != nil {
-		tell(descConfig, 1, c.Digest)
-		tell(descConfigJobs, float64(c.Jobs))
-		to <- prometheus.MustNewConstMetric(descReloads, prometheus.CounterValue, float64(c.Reloads), "taken")
-		to <- prometheus.MustNewConstMetric(descReloads, prometheus.CounterValue, float64(c.Refused), "refused")
-		tell(descReloaded, truth(!wasRefused(c)))
-		tell(descLoaded, float64(c.LoadedAt.UnixMilli())/float64(time.Second/time.Millisecond))
-		tell(descRestart, truth(len(c.NeedsRestart) > 0))
-	}
-	tell(descRedisUp, truth(s.err == nil && !s.unusable))
-	if s.err != nil {
-		return
-	}
-	held := 0
-	for i := range s.snapshot.Holders {
-		if !s.snapshot.Holders[i].Resting {
-			held++
+func (h scriptHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		began := time.Now()
+		err := next(ctx, cmds)
+		took := time.Since(began).Seconds()
+		names := make(map[string]bool)
+		for _, cmd := range cmds {
+			names[scriptOf(cmd)] = true
 		}
-	}
-	tell(descHolds, float64(held))
-	tell(descWaits, float64(len(s.snapshot.Waits)))
-	for _, reason := range admin.DueReasons() {
-		tell(descDue, float64(s.due[reason]), string(reason))
-	}
-	states := map[string]int{"ready": 0, "draining": 0}
-	for _, w := range s.snapshot.Workers() {
-		states[w.State]++
-		if w.ID == s.worker {
-			tell(descLease, time.Duration(w.LeaseLeft).Seconds())
-			tell(descDispute, float64(len(w.Disputed)))
+		delete(names, "")
+		for name := range names {
+			h.m.scripts.WithLabelValues(name).Observe(took)
 		}
+		return err
 	}
-	for state, n := range states {
-		if state != admin.Gone { // the space keeps an ended session for a while, to report it
-			tell(descWorkers, float64(n), state)
-		}
-	}
-}
-
-func truth(is bool) float64 {
-	if is {
-		return 1
-	}
-	return 0
 }

@@ -1,15 +1,21 @@
 package web
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
+	"net/http/httptest"
+	"regexp"
 	"runtime"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
 
 	"lockstep/jobs"
 	"lockstep/scheduler/admin"
@@ -18,10 +24,11 @@ import (
 	"lockstep/scheduler/worker"
 )
 
-// measured is a server of the worker "web-1.x7k2m9qa" of the fleet, with metrics.
+// measured is a server of the worker "web-1.x7k2m9qa" of the fleet, with metrics. It has duty.
 func measured(t *testing.T, f *fakes.Fake, config *admin.Config) (*Server, *Metrics) {
 	t.Helper()
-	m := NewMetrics("v1.2.3", 8)
+	m := NewMetrics("v1.2.3", 8, 2)
+	f.OnDuty = "web-1.x7k2m9qa"
 	s, err := New(Options{
 		Reader: readerOf(f), Worker: func() string { return "web-1.x7k2m9qa" }, Logger: slog.New(slog.DiscardHandler),
 		Config: func() *admin.Config { return config }, Metrics: m,
@@ -92,7 +99,7 @@ func TestMetricsDescribeTheLockSpace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tells(t, full, "lockstep_redis_up 0", fmt.Sprintf("lockstep_holds %d", len(f.Listing.Holds)))
+	tells(t, full, "lockstep_redis_up 0", "lockstep_duty 0")
 
 	// In an outage the process' own counts are still served.
 	f.Fail("connection refused")
@@ -164,9 +171,144 @@ func TestMetricsCountAttempts(t *testing.T) {
 	third(&ledger.Finished{Verdict: ledger.FinishFenced, State: ledger.StateFailed})
 	fourth(nil)
 	begin(backup, ledger.TriggerHand, 0)(&ledger.Finished{Verdict: ledger.FinishRecorded, State: ledger.StateFailed})
-	body := tells(t, s, "lockstep_attempts_running 0", `lockstep_runs_ended_total{job="backup",outcome="succeeded"} 1`,
-		`lockstep_runs_ended_total{job="backup",outcome="failed"} 1`)
+	body := tells(t, s, "lockstep_attempts_running 0", `lockstep_run_duration_seconds_count{job="backup"} 2`, "lockstep_lock_wait_seconds_count 4")
 	if strings.Contains(body, `job="spread"`) || strings.Contains(body, "a run with args") || strings.Contains(body, "web-1") {
 		t.Errorf("more is told than should be:\n%s", body)
 	}
+
+	// Two jobs have labels of their own.
+	for _, name := range []string{"spread", "third", "fourth"} {
+		begin(&jobs.Job{Name: name}, ledger.TriggerEnqueue, 0)(&ledger.Finished{Verdict: ledger.FinishRecorded, State: ledger.StateFailed})
+	}
+	tells(t, s, `lockstep_run_duration_seconds_count{job="backup"} 2`, `lockstep_run_duration_seconds_count{job="spread"} 1`,
+		`lockstep_run_duration_seconds_count{job="_other"} 2`)
+}
+
+func TestARunThatWaitedForItsLocksIsMeasured(t *testing.T) {
+	t.Parallel()
+	s, m := measured(t, fakes.Fleet(), nil)
+	m.Attempt(&ledger.Claimed{Job: &jobs.Job{Name: "j"}, Record: &ledger.Record{
+		Job: "j", Trigger: ledger.TriggerEnqueue, Waited: fakes.Noon, Started: fakes.Noon.Add(10 * time.Second),
+		Attempts: []ledger.AttemptRecord{{Number: 1, Started: fakes.Noon.Add(10 * time.Second)}},
+	}})
+	tells(t, s, `lockstep_lock_wait_seconds_bucket{le="5"} 0`, `lockstep_lock_wait_seconds_bucket{le="15"} 1`, "lockstep_lock_wait_seconds_sum 10")
+}
+
+func TestHistogramsAreAlsoNative(t *testing.T) {
+	t.Parallel()
+	s, m := measured(t, fakes.Fleet(), nil)
+	m.took.WithLabelValues("j").Observe(1)
+	m.scripts.WithLabelValues("ledger/claim").Observe(.001)
+	r := httptest.NewRequest(http.MethodGet, "/metrics", nil)
+	r.Header.Set("Accept", "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited")
+	w := httptest.NewRecorder()
+	s.ServeHTTP(w, r)
+	decoder, found := expfmt.NewDecoder(w.Body, expfmt.ResponseFormat(w.Header())), 0
+	for {
+		var family dto.MetricFamily
+		if err := decoder.Decode(&family); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		if family.GetType() == dto.MetricType_HISTOGRAM && strings.HasPrefix(family.GetName(), "lockstep_") {
+			found++
+			if h := family.GetMetric()[0].GetHistogram(); h.Schema == nil || len(h.GetBucket()) == 0 {
+				t.Errorf("%s is not both native and classic: %v", family.GetName(), h)
+			}
+		}
+	}
+	if found != 4 {
+		t.Errorf("%d histograms, want 4", found)
+	}
+}
+
+// TestOnlyTheWorkerOnDutyShowsTheFleet, so that a sum over all workers is right.
+func TestOnlyTheWorkerOnDutyShowsTheFleet(t *testing.T) {
+	t.Parallel()
+	f := fakes.Fleet()
+	s, _ := measured(t, f, nil)
+	tells(t, s, "lockstep_duty 1", `lockstep_workers{state="ready"} 1`)
+
+	other := fakes.Fleet()
+	s, _ = measured(t, other, nil)
+	other.OnDuty = "web-2.p91qd3f7"
+	body := tells(t, s, "lockstep_duty 0", "lockstep_redis_up 1", "lockstep_session_lease_left_seconds 12", "lockstep_clock_skew_seconds 0")
+	of := regexp.MustCompile(`(?m)^lockstep_(holds|waits|workers|due_runs|queue_|job_|runs_ended|ticks_|attempts_total|grace|longest)`)
+	if found := of.FindString(body); found != "" {
+		t.Errorf("a worker without duty shows %s", found)
+	}
+}
+
+func TestMetricsDescribeJobsQueuesAndLocks(t *testing.T) {
+	t.Parallel()
+	f := fakes.Fleet()
+	f.Grace = 3 * time.Second
+	f.Registered[0].LastSuccess, f.Registered[0].Silent = fakes.Noon.Add(-2*time.Hour), fakes.Noon.Add(-2*time.Hour)
+	f.Registered[0].Job.MaxSilence = time.Hour
+	f.Registered[2].Job.MaxSilence, f.Registered[2].Silent = time.Hour, fakes.Noon.Add(-3*time.Hour)
+	f.Queues = []ledger.DueQueue{{Name: "default", Due: 7, Oldest: []*ledger.Record{{ID: "j#1", DueSince: fakes.Noon.Add(-time.Minute)}}}}
+	s, _ := measured(t, f, nil)
+	tells(t, s, "lockstep_grace_left_seconds 3",
+		`lockstep_job_late{job="nightly-backup"} 1`, `lockstep_job_late{job="settle-bills"} 0`, `lockstep_job_late{job="_other"} 1`,
+		`lockstep_job_runs_running{job="nightly-backup"} 1`, `lockstep_job_runs_outstanding{job="settle-bills"} 3`,
+		`lockstep_job_last_success_timestamp_seconds{job="nightly-backup"} 1.7952552e+09`,
+		`lockstep_queue_due_runs{queue="default"} 7`, `lockstep_queue_oldest_seconds{queue="default"} 60`, `lockstep_queue_paused{queue="critical"} 1`)
+}
+
+func TestTotalsBecomeCountersThatNeverFall(t *testing.T) {
+	t.Parallel()
+	run := func(job string) ledger.Total {
+		return ledger.Total{Of: ledger.EndedRun, Job: job, Outcome: "failed", Trigger: ledger.TriggerSchedule}
+	}
+	c := new(totals)
+	for _, step := range []struct {
+		what         string
+		since        int64
+		labeled      []string
+		a, b         int64 // what the ledger has
+		wantA, wantB int64 // of their own labels; -1: none
+		wantOther    int64 // -1: none
+	}{
+		{"b has no label of its own", 1, []string{"a"}, 5, 7, 5, -1, 7},
+		{"both go on", 1, []string{"a"}, 6, 9, 6, -1, 9},
+		{"Redis has lost some ends", 1, []string{"a"}, 4, 8, 6, -1, 9},
+		{"which are asserted again", 1, []string{"a"}, 7, 10, 7, -1, 10},
+		{"b gets a label", 1, []string{"a", "b"}, 7, 11, 7, 11, 10},
+		{"and loses it", 1, []string{"a"}, 7, 12, 7, -1, 11},
+		{"a is forgotten", 1, nil, 0, 12, -1, -1, 11},
+		{"and begins anew", 1, []string{"a"}, 1, 12, 1, -1, 11},
+		{"Redis has lost everything", 2, []string{"a"}, 1, 2, 1, -1, 2},
+	} {
+		read := &ledger.Totals{Since: time.Unix(step.since, 0), Counts: make(map[ledger.Total]int64)}
+		for job, n := range map[string]int64{"a": step.a, "b": step.b} {
+			if n > 0 {
+				read.Counts[run(job)] = n
+			}
+		}
+		var vitals []admin.Vitals
+		for _, job := range step.labeled {
+			vitals = append(vitals, admin.Vitals{Job: job, Scheduled: true})
+		}
+		got := c.take(read, vitals)
+		for job, want := range map[string]int64{"a": step.wantA, "b": step.wantB, otherJobs: step.wantOther} {
+			if n, is := got[run(job)]; is != (want >= 0) || is && n != want {
+				t.Errorf("%s: %s is %d (%t), want %d", step.what, job, n, is, want)
+			}
+		}
+	}
+}
+
+// TestACounterBeginsWithZero: a rate does not see the first value of a counter, which would be the
+// first lost run.
+func TestACounterBeginsWithZero(t *testing.T) {
+	t.Parallel()
+	f := fakes.Fleet()
+	f.Counts.Counts = map[ledger.Total]int64{{Of: ledger.EndedRun, Job: "settle-bills", Outcome: "succeeded", Trigger: ledger.TriggerHand}: 4,
+		{Of: ledger.EndedTick, Job: "warm-cache", Outcome: "missed"}: 3}
+	s, _ := measured(t, f, nil)
+	tells(t, s, `lockstep_runs_ended_total{job="nightly-backup",outcome="lost",trigger="schedule"} 0`,
+		`lockstep_ticks_total{job="nightly-backup",outcome="missed"} 0`, `lockstep_attempts_total{job="nightly-backup",outcome="crashed"} 0`,
+		`lockstep_runs_ended_total{job="settle-bills",outcome="succeeded",trigger="hand"} 4`,
+		`lockstep_runs_ended_total{job="settle-bills",outcome="failed",trigger="enqueue"} 0`, `lockstep_ticks_total{job="_other",outcome="missed"} 3`)
 }

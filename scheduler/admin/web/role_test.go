@@ -36,7 +36,7 @@ func newRoled(t *testing.T, readOnly bool) (c *console, reloads *int) {
 	c.server, err = New(Options{
 		Reader: c.reader, Operator: c.operator, SignIn: signIn, ReadOnly: readOnly, Hosts: []string{"lockstep.example"}, Pass: "the-pass",
 		Config: func() *admin.Config { return new(admin.Config) }, Reload: func(context.Context) error { *reloads++; return nil },
-		Metrics: NewMetrics("v", 1), Logger: slog.New(slog.DiscardHandler),
+		Metrics: NewMetrics("v", 1, 10), Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		t.Fatal(err)

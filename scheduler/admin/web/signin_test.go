@@ -65,7 +65,7 @@ func newGuarded(t *testing.T, auth Auth, address string) *guarded {
 	}
 	g := new(guarded)
 	g.Server, err = New(Options{
-		Reader: readerOf(fakes.Fleet()), SignIn: signIn, Hosts: []string{"lockstep.example"}, Pass: "the-pass", Logger: slog.New(slog.DiscardHandler), Metrics: NewMetrics("v", 1),
+		Reader: readerOf(fakes.Fleet()), SignIn: signIn, Hosts: []string{"lockstep.example"}, Pass: "the-pass", Logger: slog.New(slog.DiscardHandler), Metrics: NewMetrics("v", 1, 10),
 		Config: func() *admin.Config { return new(admin.Config) }, Reload: func(context.Context) error { g.reloads++; return nil },
 	})
 	if err != nil {

@@ -46,6 +46,7 @@ local run = fresh(job, ARGV[6], 'enqueue', '')
 if ARGV[8] ~= '' then
   run[R_STATE], run[R_REASON], run[R_FINISHED] = 'failed', ARGV[8], ms
   archive(id, run, '', ARGV[9])
+  totalRun(run)
   trim(tonumber(ARGV[14]), tonumber(ARGV[15]))
   return {'created', id, '0', 'failed'}
 end

@@ -67,6 +67,12 @@ for i = 3, #ARGV, 4 do
       run = fresh(string.match(id, '^[^@#]*'), '', tick == '' and 'enqueue' or 'schedule', tick)
       run[R_STATE], run[R_REASON], run[R_FINISHED] = ARGV[i + 2], heard, ms
       archive(id, run, '', 'null')
+      -- Redis has lost the end of this run, and with it that it was counted.
+      if tick ~= '' and (run[R_STATE] == 'skipped' or run[R_STATE] == 'missed') then
+        addTotal(1, 't', run[R_STATE], run[R_JOB])
+      else
+        totalRun(run)
+      end
       if tick ~= '' then announce(id, ARGV[i + 2]) end
     end
   end

@@ -10,7 +10,8 @@
 --       to the others, or ""  18 hash of the definition  19 number of items
 --       20 overlap replace: the member of open after which to continue, "" to begin  ... items
 --       then six for each tick, oldest first: run id, tick (ms), verdict, reason, last tick (ms) of
---       a range line or "", server ms at which it becomes due
+--       a range line or "", server ms at which it becomes due; of a range line, how many ticks it
+--       is for
 -- verdict: run | catch (a missed tick that runs: overlap does not skip it) | a final state: missed,
 -- failed
 -- Replies: ok, the ticks that ended in this step (a list of id, state), then id, n, queue of each
@@ -126,6 +127,7 @@ for i = START, #ARGV, 6 do
     ended[#ended + 1] = verdict
     announce(id, verdict)
     archive(id, run, '', ARGV[10])
+    addTotal(upto ~= '' and at or 1, 't', verdict, job)
   end
 end
 trim(tonumber(ARGV[8]), tonumber(ARGV[9]))

@@ -1,8 +1,8 @@
 -- The fast path of finish, for one attempt or several of one job: plain successes, while nothing is
 -- due. It precedes the functions of the general path, since Redis creates them anew at each call
 -- and that takes as long as the commands do. finish.lua does the same, with settled, close,
--- announce, final and trim of the library; a test runs both on random ledgers and compares all
--- keys.
+-- announce, final, totalRun and trim of the library; a test runs both on random ledgers and
+-- compares all keys.
 --
 -- ARGV for several: 1 ''  2 history: runs  3 history: ms  4... run, token, hold id, output of each
 -- Replies for several: one for each: 1 recorded, succeeded | 0 it is not plain, nothing of it was
@@ -16,7 +16,7 @@
 do
   local match, find = string.match, string.find
   -- A plain record. All other fields are as in a new one.
-  local PLAIN = R_MATCH[[STATE=running (N=%d+) ((JOB) QUEUE TRIGGER (TICK=%d*) CREATED=%d+ SINCE=%d*) (TOKEN=%d+) (HOLDER)
+  local PLAIN = R_MATCH[[STATE=running (N=%d+) ((JOB) QUEUE (TRIGGER) (TICK=%d*) CREATED=%d+ SINCE=%d*) (TOKEN=%d+) (HOLDER)
     (SESSION) (ATTEMPT=%d+) (STARTED=%d+) (FIRST FAILS=%d+ CRASHES=0) REASON FINISHED (AT BY UPTO SERIAL * BLOCKER)
     (ITEMS=x.*)]]
   local several, replies = ARGV[1] == '', {}
@@ -34,7 +34,7 @@ do
       bytes = bytes + #record
       -- patterns take long on long records
       if k > 1 and (bytes > 98304 or #bundles > 500 and #record > 8192) then record = '' end
-      local n, made, job, tick, token, hid, session, attempt, started, tally, rest, items = match(record, PLAIN)
+      local n, made, job, trigger, tick, token, hid, session, attempt, started, tally, rest, items = match(record, PLAIN)
       if n and token == ARGV[at + 1] and hid == ARGV[at + 2] and not seen[id] and (attempt == '1' or ARGV[at + output] == '') then
         seen[id] = true
         local from = exclusive(items, bundles)
@@ -43,7 +43,7 @@ do
             INFO = '{"job":"' .. job .. '","run":"' .. id .. '"}'; ITEMS = items}
           mine[#members] = id
           again = again or attempt ~= '1'
-          plain[#plain + 1] = {k, n, made, job, tick, token, session, attempt, started, tally, rest, ARGV[at + output], from, #bundles}
+          plain[#plain + 1] = {k, n, made, job, tick, token, session, attempt, started, tally, rest, ARGV[at + output], from, #bundles, trigger}
         end
       end
     end
@@ -65,6 +65,7 @@ do
     if #ended > 0 then
       local busy, open, hist, done, tails, told = {}, {}, {}, {}, {}, {}
       local uses = {} -- name -> how many of the bodies name it
+      local triggers = {} -- trigger -> how many of the runs it made
       for e = 1, #ended do
         local k, n, made, job, tick, token, session, attempt, started, tally, rest, tail = unpack(ended[e])
         local id, body = mine[e], bodies[e] or ''
@@ -74,6 +75,8 @@ do
           local name = sub(body, at + 2)
           uses[name] = (uses[name] or 0) + 1
         end
+        local trigger = ended[e][15]
+        triggers[trigger] = (triggers[trigger] or 0) + 1
         busy[e] = session .. '\0' .. id
         if tick ~= '' or attempt ~= '1' then told[#told + 1] = id end
         tick = #tick == 13 and '000' .. tick or format('%016.0f', tonumber(tick) or 0)
@@ -115,6 +118,9 @@ do
       if #tails > 0 then call('HSET', OUTPUT, unpack(tails)) end
       call('HSET', HIST, unpack(hist))
       call('ZADD', DONE, unpack(done))
+      for trigger, n in pairs(triggers) do
+        redis.pcall('HINCRBY', TOTALS, 'r\31succeeded\31' .. trigger .. '\31' .. ended[1][4], n)
+      end
       for t = 1, #told do call('XADD', NEWS, 'MAXLEN', '~', '10000', '*', 'r', told[t], 's', 'succeeded') end
       local extra = keep == '0' and 0 or call('ZCARD', DONE) - keep
       if extra > #old then old = call('ZRANGE', DONE, 0, math.min(extra, 100) - 1) end

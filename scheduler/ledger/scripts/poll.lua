@@ -28,7 +28,10 @@ if not mine and ends(session) then
     takeDesk(session)
   end
 end
-if mine then call('HSET', LEDGER, 'seen', ms, 'unfit', ARGV[7] == '1' and session or '') end
+if mine then
+  call('HSET', LEDGER, 'seen', ms, 'unfit', ARGV[7] == '1' and session or '')
+  redis.pcall('HSETNX', TOTALS, 'since', ms)
+end
 local dropped, since = '', '0'
 if ends(session) then
   dropped, since = duty[5] or '0', duty[6] or '0'

@@ -2,6 +2,7 @@
 -- and history.
 -- ARGV: 1 job  2 ms after which a definition that no worker carries gives way  3 entry for the
 --       audit  4 ms for which the removal of the job is remembered
+--       5... the fields that a job may have in totals, without the job
 -- Replies: done | more: it must be called again | none: nothing of the job is left | carried: a
 --   worker carries it | open, how many of its runs are outstanding
 -- Polls report the removed job, without a cursor, until it is registered again: a worker that
@@ -29,6 +30,9 @@ end
 call('DEL', HIST)
 call('DEL', OUTPUT)
 call('HDEL', FACTS, 'g' .. job, 'p' .. job, 'v' .. job, 's' .. job, 'm' .. job)
+local totals = {}
+for i = 5, #ARGV do totals[i - 4] = ARGV[i] .. US .. job end
+redis.pcall('HDEL', TOTALS, unpack(totals))
 call('HDEL', CURSOR, job)
 call('HDEL', DEF, job)
 call('ZADD', REV, call('HINCRBY', LEDGER, 'rev', 1), job)

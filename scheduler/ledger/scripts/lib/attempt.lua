@@ -64,6 +64,8 @@ local function close(id, run, outcome, failure, more)
     end
     past = concat(kept, ',')
   end
+  -- A success is counted with its run.
+  if outcome ~= 'succeeded' then addTotal(1, 'a', outcome, run[R_JOB]) end
   local entry = entryOf(run, run[R_SESSION], run[R_STARTED], ms, outcome, failure, more)
   call('HSET', LOG, id, past and past .. ',' .. entry or entry)
 end

@@ -80,6 +80,7 @@ local function final(S, id, run, state, reason)
   call('HDEL', RUN, id)
   local args, byname = disembody(id)
   archive(id, run, log, args, byname)
+  totalRun(run)
   call('HDEL', LOG, id)
   if state == 'succeeded' then call('HSET', FACTS, 'g' .. run[R_JOB], 's' .. ms) end
 end
