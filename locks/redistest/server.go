@@ -178,8 +178,8 @@ func claimPort(ctx context.Context) (port int, claim net.Listener, err error) {
 
 // claimOf claims a port if it is free, as is the one busOffset above it. The claim is a listener on
 // another port, which no program connects to. Without it, a server of another test could get the
-// port of a killed one. The sentinels and the nodes that still look for the killed server would take
-// the new one for it: they would join its topology, and change its role.
+// port of a killed one. The sentinels and the nodes that still look for the killed server would
+// take the new one for it: they would join its topology, and change its role.
 func claimOf(ctx context.Context, port int) (net.Listener, error) {
 	claim, err := listen(ctx, port+claimOffset)
 	if err != nil {
