@@ -156,6 +156,8 @@ func (c *secureConn) reason(err error) string {
 		record    tls.RecordHeaderError
 	)
 	switch {
+	case errors.Is(err, context.Canceled): // by the caller
+		return ""
 	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
 		if now := time.Now(); invalid.Cert != nil && now.Before(invalid.Cert.NotBefore) {
 			return fmt.Sprintf("the certificate of %s is not valid before %s, and it is %s here: check the clock of this host", at, minute(invalid.Cert.NotBefore), minute(now))

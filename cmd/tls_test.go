@@ -440,4 +440,9 @@ func TestExpiredAuthorityIsNamed(t *testing.T) {
 			t.Errorf("got %v, want %s", got, test.want)
 		}
 	}
+	c.asked = true // what follows has another cause
+	err := c.explain(context.Canceled)
+	if _, explained := errors.AsType[*tlsError](err); explained || !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v, want the error unchanged", err)
+	}
 }
