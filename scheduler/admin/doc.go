@@ -136,7 +136,7 @@
 // # The definition of a run
 //
 // A run keeps the definition that it was made with, whatever its job has by now. [Reader.Run] shows
-// it until the run has ended, and says whether it is the active one of the job. Redis keeps a
+// it until the run has ended, and reports whether it is the active one of the job. Redis keeps a
 // definition for outstanding runs alone (see package ledger): a finished run has none.
 //
 // # Secret args

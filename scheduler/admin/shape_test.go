@@ -95,12 +95,12 @@ func TestShapesAreWhatScriptsRelyOn(t *testing.T) {
 		"job with a schedule": {get(r.Job(ctx, "nightly-backup")), `{
 			"job": "nightly-backup", "description": "Dump the shop database", "schedule": "0 2 * * *",
 			"every_seconds": null, "timezone": "Europe/Berlin", "words": "at 02:00, every day",
-			"next_tick": "2026-11-22T01:00:00Z", "cursor": "2026-11-21T01:00:00.000Z", "kind": "command",
+			"kind": "command",
 			"command": ["pg_dump", "shop"], "args": null, "queue": "default", "locks": ["job:nightly-backup"],
 			"timeout_seconds": 7200,
 			"retry": {"max": 3, "backoff": "exponential", "initial_seconds": 5, "max_delay_seconds": 300},
 			"overlap": "skip", "max_queued": 10, "on_missed": "last", "on_crash": "rerun", "max_crashes": 3, "start_deadline_seconds": null, "jitter_seconds": null,
-			"max_silence_seconds": null, "paused": null, "queue_paused": false,
+			"max_silence_seconds": null, "next_tick": "2026-11-22T01:00:00Z", "cursor": "2026-11-21T01:00:00.000Z", "paused": null, "queue_paused": false,
 			"last_success_at": null, "late": false, "drifted": false, "carried": true, "definition": null, "running": 1,
 			"outstanding": 1,
 			"last_run": {"id": "nightly-backup@2026-11-20T01:00:00Z", "job": "nightly-backup", "trigger": "schedule",
@@ -112,11 +112,11 @@ func TestShapesAreWhatScriptsRelyOn(t *testing.T) {
 					"outcome": "succeeded", "error": null}]}}`},
 		"job without one": {get(r.Job(ctx, "settle-bills")), `{
 			"job": "settle-bills", "description": null, "schedule": null, "every_seconds": null, "timezone": null,
-			"words": null, "next_tick": null, "cursor": null, "kind": "handler", "handler": "bills.settle", "args": null,
+			"words": null, "kind": "handler", "handler": "bills.settle", "args": null,
 			"queue": "critical", "locks": ["bill:{bill_ids[*]}"], "timeout_seconds": null,
 			"retry": {"max": 0, "backoff": "", "initial_seconds": 0, "max_delay_seconds": 0}, "overlap": "skip",
 			"max_queued": 10, "on_missed": "last", "on_crash": "rerun", "max_crashes": 3, "start_deadline_seconds": null, "jitter_seconds": null,
-			"max_silence_seconds": null, "paused": null, "queue_paused": false,
+			"max_silence_seconds": null, "next_tick": null, "cursor": null, "paused": null, "queue_paused": false,
 			"last_success_at": null, "late": false, "drifted": false, "carried": true, "definition": null, "running": 1, "outstanding": 3,
 			"last_run": null}`},
 		"next ticks": {get(r.Next(ctx, "", 1)), `[

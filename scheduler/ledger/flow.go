@@ -10,8 +10,6 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-
-	"lockstep/locks/space"
 )
 
 const (
@@ -35,14 +33,12 @@ type Flow struct {
 // attempt. A call that is sent again counts twice.
 func (l *Ledger) Began(ctx context.Context, began map[string]int64) error {
 	queues := slices.Sorted(maps.Keys(began))
-	calls := make([]*space.Call, len(queues))
+	steps := make([]keyedStep, len(queues))
 	for i, queue := range queues {
-		keys := append(slices.Clip(l.keys), l.prefix+flowKey+queue)
-		calls[i] = &space.Call{Prepared: space.Prepare(script("flow").assembled(), keys), Args: []any{queue, began[queue]}}
+		steps[i] = keyedStep{"", flowKey + queue, []any{queue, began[queue]}}
 	}
-	space.Send(ctx, l.rdb, calls)
 	var errs []error
-	for i, call := range calls {
+	for i, call := range l.runKeyed(ctx, "flow", steps) {
 		r := call.Read()
 		if r.Number(); r.Err != nil {
 			errs = append(errs, fmt.Errorf("count the attempts of queue %s: %w", queues[i], r.Err))

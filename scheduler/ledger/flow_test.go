@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"lockstep/jobs"
 	"lockstep/scheduler/ledger"
 )
 
@@ -59,6 +60,7 @@ func (f *fixture) wantNoFlow(when string) {
 
 func TestAFlowIsWhatBeganAndTheGrowthOfTheDue(t *testing.T) {
 	each(t, func(f *fixture) {
+		f.job.Overlap = jobs.OverlapAllow
 		f.wantNoFlow("without a worker")
 		f.began(0)
 		f.wantNoFlow("after one sample")

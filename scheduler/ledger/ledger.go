@@ -210,6 +210,25 @@ func (l *Ledger) runAll(ctx context.Context, s script, steps []step) []*space.Ca
 	return calls
 }
 
+// A keyedStep is a step of a script with a key that belongs to one thing, such as a run. That is the
+// last key.
+type keyedStep struct {
+	job  string // as in run
+	key  string // without the prefix of the namespace
+	args []any
+}
+
+// runKeyed is [Ledger.runAll] for such a script.
+func (l *Ledger) runKeyed(ctx context.Context, s script, steps []keyedStep) []*space.Call {
+	calls := make([]*space.Call, len(steps))
+	for i, step := range steps {
+		keys := append(slices.Clip(l.keysOf(step.job)), l.prefix+step.key)
+		calls[i] = &space.Call{Prepared: space.Prepare(s.assembled(), keys), Args: step.args}
+	}
+	space.Send(ctx, l.rdb, calls)
+	return calls
+}
+
 // ErrUnreadable means that a record in Redis is not one that lockstep wrote.
 var ErrUnreadable = errors.New("the record of the run cannot be read")
 

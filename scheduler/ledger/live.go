@@ -7,7 +7,6 @@ import (
 
 	"lockstep/jobs"
 	"lockstep/locks"
-	"lockstep/locks/space"
 )
 
 // Printed is a part of what an attempt has printed.
@@ -39,7 +38,7 @@ func (l *Ledger) Follow(ctx context.Context, id jobs.RunID, last int64) (*Follow
 	if job == "" {
 		return nil, fmt.Errorf("run %s: %w", id, ErrUnknown)
 	}
-	r := l.runLive(ctx, "follow", []liveStep{{id, []any{string(id), last}}})[0].Read()
+	r := l.runKeyed(ctx, "follow", []keyedStep{{job, liveKey + string(id), []any{string(id), last}}})[0].Read()
 	f := &Followed{State: State(outcomeOf(r))}
 	f.Attempt, f.Worker, f.Passing, f.Refused, f.Last = int(r.Number()), locks.SessionID(r.Text()), r.Number() == 1, r.Text(), r.Number()
 	for r.More() {
@@ -73,16 +72,16 @@ var (
 // returns an error for each: nil if it was passed on, [ErrNotFollowed] or [ErrFromTail]. After any
 // other error it may be sent again.
 func (l *Ledger) PassOn(ctx context.Context, some []Passing) []error {
-	steps := make([]liveStep, len(some))
+	steps := make([]keyedStep, len(some))
 	for i, p := range some {
 		args := []any{p.Token.String(), p.Attempt, p.First}
 		for _, part := range p.Printed {
 			args = append(args, part.From, part.Upto, part.End, part.Text)
 		}
-		steps[i] = liveStep{p.Run, args}
+		steps[i] = keyedStep{p.Run.Job(), liveKey + string(p.Run), args}
 	}
 	errs := make([]error, len(some))
-	for i, call := range l.runLive(ctx, "pass", steps) {
+	for i, call := range l.runKeyed(ctx, "pass", steps) {
 		r := call.Read()
 		switch reply := r.Number(); {
 		case r.Err != nil:
@@ -94,21 +93,4 @@ func (l *Ledger) PassOn(ctx context.Context, some []Passing) []error {
 		}
 	}
 	return errs
-}
-
-// A liveStep is a step of a script that passes on what a run prints.
-type liveStep struct {
-	run  jobs.RunID
-	args []any
-}
-
-// runLive is [Ledger.runAll] for such a script. The key of the run is its last key.
-func (l *Ledger) runLive(ctx context.Context, s script, steps []liveStep) []*space.Call {
-	calls := make([]*space.Call, len(steps))
-	for i, step := range steps {
-		keys := append(l.keysOf(step.run.Job()), l.prefix+liveKey+string(step.run))
-		calls[i] = &space.Call{Prepared: space.Prepare(s.assembled(), keys), Args: step.args}
-	}
-	space.Send(ctx, l.rdb, calls)
-	return calls
 }

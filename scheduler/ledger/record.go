@@ -40,7 +40,7 @@ type Record struct {
 
 	Created  time.Time
 	By       locks.SessionID // the worker that decided the tick; "" without one
-	Parent   jobs.RunID      // the run from which it was made; "" for none, and for the run of a tick
+	Parent   jobs.RunID      // the run from which it was made; "" without one
 	At       time.Time       // in StateScheduled and StateRetrying: when it becomes due
 	DueSince time.Time       // when it first became due; zero until then
 	Started  time.Time       // its first attempt; zero until then

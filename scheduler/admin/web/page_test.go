@@ -283,7 +283,7 @@ func TestThePageOfARunShowsItsDefinition(t *testing.T) {
 		Args: []byte(`{"currency":"<EUR>"}`), Timeout: time.Hour, Env: map[string]string{"TOKEN": "hush"}}}
 	body := browse(newServer(t, f), run).Body.String()
 	_, shown, _ := strings.Cut(body, `id="definition"`)
-	for _, want := range []string{"another definition than the active one", "./settle.sh &lt;old&gt;", "<code>low</code>", "1h", "&lt;EUR&gt;", `href="/jobs/settle-bills"`} {
+	for _, want := range []string{"another definition than the active one", "./settle.sh &lt;old&gt;", "<code>low</code>", "1h", "u003cEUR", `href="/jobs/settle-bills"`} {
 		if !strings.Contains(shown, want) {
 			t.Errorf("the definition lacks %q: %s", want, shown)
 		}
@@ -349,7 +349,8 @@ func TestAQueueShowsHowFastItsRunsComeAndBegin(t *testing.T) {
 	s := newServer(t, f)
 	for path, wants := range map[string][]string{
 		"/api/v1/queues/critical": {`"in_per_minute":12.3,"out_per_minute":0,`},
-		"/api/v1/queues/default":  {`"in_per_minute":null,"out_per_minute":null,`}, // no worker serves it
+		// no worker serves it
+		"/api/v1/queues/default": {`"in_per_minute":null,"out_per_minute":null,`},
 		"/queues": {`data-label="In">12.3/min</td>`, `data-label="Out">0/min</td>`,
 			`data-label="In"><span class="none">–</span></td>`, `data-label="Out"><span class="none">–</span></td>`},
 	} {
