@@ -53,7 +53,16 @@ func TestHotBillDoesNotStarveBehindABacklog(t *testing.T) {
 	}
 	settle := f.job("settle", func(_ context.Context, r *jobs.Run[struct{}]) error { note(&bill, r); return nil },
 		func(j *jobs.Job) { j.Lock.Exclusive = []string{"bill:1"} })
-	other := f.job("other", func(_ context.Context, r *jobs.Run[struct{}]) error { note(&others, r); return nil })
+	queued := make(chan struct{}) // closed when the whole backlog is in the queue
+	other := f.job("other", func(ctx context.Context, r *jobs.Run[struct{}]) error {
+		select {
+		case <-queued:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		note(&others, r)
+		return nil
+	})
 	client := f.client()
 	hold, err := client.Acquire(t.Context(), locks.Exclusive("bill:1"))
 	if err != nil {
@@ -74,6 +83,7 @@ func TestHotBillDoesNotStarveBehindABacklog(t *testing.T) {
 		t.Fatal(err)
 	}
 	released := time.Now()
+	close(queued)
 	f.await("all runs to end", func() bool {
 		mu.Lock()
 		defer mu.Unlock()
