@@ -175,6 +175,7 @@ func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry,
 		sayWhatIsSigned(ctx, settings.Redis, keys, log)
 	}
 	options.OnRejected, options.OnStuck, options.Hook = metrics.Rejected, metrics.Stuck, metrics.Hook()
+	rdb.AddHook(metrics.Hook()) // of the queues and the page
 	options.OnRepeated, conn.pusher.OnLeft = metrics.Repeated, metrics.Left
 	options.Admin, options.Pass = listener.Addr().String(), rand.Text()
 	if config.Settings.Redis.URL != configs.Embedded {

@@ -109,8 +109,9 @@ type Options struct {
 	// finish. Called from many goroutines; it may be nil.
 	OnRejected func(call string)
 
-	// Hook observes the commands that this worker sends to Redis, except those that renew its
-	// lease. Commands for the queues go through Redis, the client. It may be nil.
+	// Hook observes the commands for locks and the ledger that this worker sends to Redis, except
+	// those that renew its lease. Commands for the queues go through Redis, the client. It may be
+	// nil.
 	Hook redis.Hook
 
 	// OnRepeated receives how many deliveries this worker pushes again, and for which of the
