@@ -8,6 +8,7 @@ import (
 	"sync"
 	"syscall"
 	"time"
+	"sync/atomic"
 
 	"lockstep/configs"
 	"lockstep/locks"
@@ -22,6 +23,10 @@ const (
 
 // orphanLimit is how long a child that has lost its parent may take to hand back its runs.
 const orphanLimit = 10 * time.Second
+// question is the order to report the state. The other orders are signals, and no signal has this
+// number.
+const question = 0
+
 
 // upward is a working child's connection to its parent. It is nil in every other process, and then
 // tells nothing.
@@ -29,6 +34,8 @@ type upward struct {
 	orders *os.File
 
 	mu   sync.Mutex // one message at a time; guards news
+	asked  chan struct{}                // questions; buffer of one, closed when the orders end
+	state  atomic.Pointer[func() state] // the answer
 	news *gob.Encoder
 }
 
@@ -42,7 +49,7 @@ func openUpward() (*upward, error) {
 		}
 		syscall.CloseOnExec(fd) // the processes that the child starts must not use the pipes
 	}
-	return &upward{orders: os.NewFile(ordersFD, "orders"), news: gob.NewEncoder(os.NewFile(newsFD, "news"))}, nil
+	return &upward{orders: os.NewFile(ordersFD, "orders"), asked: make(chan struct{}, 1), news: gob.NewEncoder(os.NewFile(newsFD, "news"))}, nil
 }
 
 // tell sends news to the parent. It ignores errors: if the parent is dead, the child learns so from
@@ -59,7 +66,7 @@ func (u *upward) tell(n news) {
 // settings tells the parent how to log, and in which Redis the sessions that follow are. A Redis
 // that dies with this process is not named: its sessions need no one to end them.
 func (u *upward) settings(s configs.Settings) {
-	n := news{Log: &s.Log}
+	n := news{Log: &s.Log, Drain: s.Worker.DrainTimeout}
 	if s.Redis.URL != configs.Embedded {
 		n.Redis = &s.Redis
 	}
@@ -71,6 +78,41 @@ func (u *upward) session(id locks.SessionID) { u.tell(news{Session: id}) }
 
 // hindered reports that this process cannot start, and why. The cause lies outside the process, so
 // this is not a crash.
+// answer answers the questions of the parent until the orders end. It has a goroutine of its own:
+// a state that cannot be read must not keep back signals.
+func (u *upward) answer() {
+	for range u.asked {
+		s := u.now()
+		u.tell(news{State: &s})
+	}
+}
+
+// now returns the state of this process.
+func (u *upward) now() state {
+	if read := u.state.Load(); read != nil {
+		return (*read)()
+	}
+	return state{Text: "not ready: the worker has not started"}
+}
+
+// answers sets how this process finds its state.
+func (u *upward) answers(read func() state) {
+	if u != nil {
+		u.state.Store(&read)
+	}
+}
+
+// reloading reports the beginning of a reload.
+func (u *upward) reloading() { u.tell(news{Reloading: true}) }
+
+// reloaded reports the end of a reload.
+func (u *upward) reloaded() {
+	if u != nil {
+		s := u.now()
+		u.tell(news{Reloaded: true, State: &s})
+	}
+}
+
 func (u *upward) hindered(why error) { u.tell(news{Hindrance: why.Error()}) }
 
 // stuck reports the runs that only the exit of this process ends.
@@ -85,10 +127,18 @@ func (u *upward) obey(signals chan<- os.Signal) {
 	defer close(signals)
 	orders := bufio.NewReader(u.orders)
 	for {
+	defer close(u.asked)
 		order, err := orders.ReadByte()
 		if err != nil {
 			return
 		}
 		signals <- syscall.Signal(order)
 	}
+		if order == question {
+			select {
+			case u.asked <- struct{}{}:
+			default: // the answer to the one that is pending serves both
+			}
+			continue
+		}
 }

@@ -244,7 +244,7 @@ func (d *demo) runWorker(ctx context.Context, name string) (pid int, ended strin
 	defer func() { _ = logged.Close() }() // only the worker writes to it
 	child := exec.Command(self, "start", "--demo-worker", "--config", d.configPath(), "--redis", d.redis.url())
 	child.Args[0] = os.Args[0]
-	child.Env = append(configs.WithoutSettings(os.Environ()), "LOCKSTEP_WORKER__NAME="+name)
+	child.Env = append(withoutManager(configs.WithoutSettings(os.Environ())), "LOCKSTEP_WORKER__NAME="+name)
 	child.Stdout, child.Stderr = logged, logged
 	// The worker has a process group of its own: Ctrl-C on the terminal reaches only this process,
 	// which then tells the workers.

@@ -54,6 +54,30 @@
 // that the child exits in order. The parent reads no config and keeps no connection to Redis; it
 // opens one only when it has a session to end.
 //
+// # Service manager
+//
+// The parent also reports to systemd, or another manager that sets NOTIFY_SOCKET: manager.go. By
+// default, systemd listens to the main process alone, and only the parent outlives a crash. It asks
+// the child for its state with an order, question, and asks again when it has the answer, so no
+// pipe fills while one of them is stopped.
+//
+//	READY=1       once, when the worker may first take runs, as /readyz; and at the end of a reload
+//	STATUS=...    what /readyz says; that a config was refused; why no child can start
+//	RELOADING=1   a reload begins: by SIGHUP, a request or changed files
+//	STOPPING=1    a signal, or an operator's drain; the manager must wait for worker.drain_timeout
+//	WATCHDOG=1    the worker recovers by itself, if it has to
+//
+// The watchdog does not mean that the worker is ready. A worker that waits for Redis recovers
+// without help, however long the outage is, and a restart would only lose what it could re-assert.
+// It is fed
+//
+//   - while the child answers and has not stalled ([worker.Worker.Stalled]): the loop that feeds
+//     readiness comes around, whatever it finds out
+//   - while no child runs, and the parent waits to start the next one
+//
+// It is not fed while the child is stopped or hangs, or while the parent does. Locks do not depend
+// on it: a lease is shorter.
+//
 // # Invariants
 //
 //  1. The parent ends a session only after everything that worked under it is dead: it has reaped

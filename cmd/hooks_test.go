@@ -19,7 +19,7 @@ import (
 
 // hooksIn names a folder in which the program with handlers writes a line for each call of OnStart
 // and OnStop, and one for its own code before Main. OnStart fails while the folder has a file
-// "refuse".
+// "refuse", and waits while it has a file "wait".
 const hooksIn = "LOCKSTEP_CMD_TEST_HOOKS"
 
 func addHooks(reg *jobs.Registry) {
@@ -39,7 +39,9 @@ func addHooks(reg *jobs.Registry) {
 		panic(err)
 	}
 	trace := func(what string) error { return record("calls", what, os.Getpid()) }
-	reg.OnStart(func(context.Context) error {
+	reg.OnStart(func(ctx context.Context) error {
+		for exists(filepath.Join(folder, "wait")) && pause(ctx, 10*time.Millisecond) {
+		}
 		if exists(filepath.Join(folder, "refuse")) {
 			return errors.New("no database at 10.0.0.7")
 		}

@@ -98,6 +98,7 @@ func run(reg *jobs.Registry, args []string, parent *upward) int {
 	}
 	t.reloads.Store(parent != nil)
 	ctx, cancel := context.WithCancelCause(context.Background())
+		go parent.answer()     // ends with the orders
 	ended := make(chan struct{})
 	signals := make(chan os.Signal, 2)
 	// SIGHUP too: closing a terminal must not leave runs behind that look crashed. A worker's

@@ -47,8 +47,12 @@ type news struct {
 	Redis     *configs.Redis // where its sessions are; sent once, before the first of them
 	Log       *configs.Log   // how the parent must log
 	Session   locks.SessionID
-	Hindrance string // why it cannot start, for a cause outside of it: what OnStart needs
-	Orderly   bool   // it exits now, and has ended or handed back all runs except Stuck
+	Hindrance string        // why it cannot start, for a cause outside of it: what OnStart needs
+	Drain     time.Duration // worker.drain_timeout; sent with Log
+	State     *state        // the answer to a question
+	Reloading bool          // a reload of the config begins
+	Reloaded  bool          // it has ended; State is how
+	Orderly   bool          // it exits now, and has ended or handed back all runs except Stuck
 
 	Stuck []jobs.RunID    // runs whose work continues until its exit, or longer
 	Left  []ledger.Finish // how to record the ends of their attempts after it
@@ -63,9 +67,10 @@ type parent struct {
 	children <-chan os.Signal // some child has exited
 	terminal bool             // it had one at its start
 	// it can tell when nothing is left: it inherits orphans and has no other children
-	adopts bool
-	logAs  func(configs.Log) *slog.Logger
-	log    *slog.Logger
+	adopts  bool
+	logAs   func(configs.Log) *slog.Logger
+	log     *slog.Logger
+	manager *manager // nil if no service manager listens
 
 	asked   bool        // a signal asked for the end
 	crashes []time.Time // within crashSpan of the last one; not empty after the first one
@@ -113,16 +118,21 @@ func (t *tool) watchOver(ctx context.Context) error {
 	}
 	p := &parent{
 		argv:    append([]string{os.Args[0], childWord}, t.args...),
+	manager, err := newManager()
+	if err != nil {
+		return refuse("%w", err)
+	}
 		signals: signals, children: children, terminal: hasTerminal(),
-		adopts: guard.AdoptOrphans() == nil,
-		logAs:  func(settings configs.Log) *slog.Logger { return newLogger(t.stderr, settings) },
+		adopts:  guard.AdoptOrphans() == nil,
+		logAs:   func(settings configs.Log) *slog.Logger { return newLogger(t.stderr, settings) },
+		manager: manager,
 	}
 	p.log = p.logAs(configs.Log{Level: "info", Format: "auto"})
 	if _, none := p.reap(nil); !none {
 		p.adopts = false
 		p.log.WarnContext(ctx, "this process had children before it started a worker, which it cannot tell apart from what a crashed worker leaves behind: the lease will decide")
 	}
-	err := p.run(ctx)
+	err = p.run(ctx)
 	t.log.Store(p.log)
 	return err
 }
@@ -145,6 +155,7 @@ func (p *parent) run(ctx context.Context) error {
 			p.log.ErrorContext(ctx, "no worker is running after a crash: the next one cannot start, will retry", "because", c.hindrance, "in", pause)
 			if !p.rest(pause) {
 				return nil
+			p.manager.tells("not ready: no worker is running after a crash: " + c.hindrance)
 			}
 			continue
 		}
@@ -206,7 +217,7 @@ func (p *parent) start() (*child, error) {
 	}
 	// not by os/exec: one loop reaps everything here
 	pid, err := syscall.ForkExec(self, p.argv, &syscall.ProcAttr{
-		Env: os.Environ(), Files: []uintptr{0, 1, 2, ordersRead.Fd(), newsWrite.Fd()}, Sys: &syscall.SysProcAttr{Setpgid: true},
+		Env: withoutManager(os.Environ()), Files: []uintptr{0, 1, 2, ordersRead.Fd(), newsWrite.Fd()}, Sys: &syscall.SysProcAttr{Setpgid: true},
 	})
 	err = errors.Join(err, ordersRead.Close(), newsWrite.Close())
 	if err != nil {
@@ -253,6 +264,9 @@ func (p *parent) attend(ctx context.Context, c *child) {
 	defer again.Stop()
 	for ended := false; !ended; {
 		select {
+	asking := p.manager.ask()
+	defer asking.Stop()
+	defer p.manager.reloaded()
 		case <-again.C:
 			if len(p.unreported) > 0 {
 				unknown = make(chan []death, 1)
@@ -273,6 +287,12 @@ func (p *parent) attend(ctx context.Context, c *child) {
 			p.note(c, n)
 		case <-p.children:
 			ended, _ = p.reap(c)
+			if n.State != nil {
+				p.manager.again(asking)
+			}
+		case <-asking.C: // the next question waits for the answer, so the pipe never fills
+			// fails when the child has just exited
+			_, _ = c.orders.Write([]byte{question})
 		}
 	}
 	// a process that is being forked also holds the pipe open, until it is executed
@@ -301,6 +321,7 @@ func (p *parent) meaning(s os.Signal) syscall.Signal {
 	p.asked = true
 	if !ok || sig == syscall.SIGHUP {
 		return syscall.SIGTERM
+	p.manager.stops()
 	}
 	return sig
 }
@@ -314,6 +335,16 @@ func (p *parent) note(c *child, n news) {
 		p.log = p.logAs(*n.Log)
 	}
 	if n.Session != "" && !slices.Contains(c.sessions, n.Session) {
+		p.manager.drains(n.Drain)
+	}
+	if n.Reloading {
+		p.manager.reloading()
+	}
+	if n.State != nil {
+		p.manager.hears(*n.State)
+	}
+	if n.Reloaded {
+		p.manager.reloaded()
 		c.sessions = append(c.sessions, n.Session)
 		c.sessions = c.sessions[max(0, len(c.sessions)-keptIDs):]
 	}
@@ -521,8 +552,14 @@ func (p *parent) rest(d time.Duration) bool {
 	over := time.After(d)
 	for {
 		select {
+	asking := p.manager.ask()
+	defer asking.Stop()
 		case s := <-p.signals:
 			return p.meaning(s) == syscall.SIGHUP
+		case <-asking.C:
+			// no child can answer, and this process repairs that
+			p.manager.alive()
+			p.manager.again(asking)
 		case <-p.children: // a process that could not be killed in time has exited after all
 			p.reap(nil)
 		case <-over:

@@ -59,6 +59,7 @@ func hasTerminal() bool {
 type reloader struct {
 	options configs.Options // of the start
 	log     *slog.Logger
+	parent  *upward // receives the beginning and the end of each reload
 	apply   func(ctx context.Context, config *configs.Config, digest string) error
 
 	mu       sync.Mutex      // one reload at a time; guards running
@@ -90,6 +91,13 @@ func placesOf(config *configs.Config) map[string]string {
 		places[job.Name] = fmt.Sprintf("%s:%d", origin.File, origin.Line)
 	}
 	return places
+}
+
+// announced is reload, for a request that the parent reports.
+func (r *reloader) announced(ctx context.Context, why string) error {
+	r.parent.reloading()
+	defer r.parent.reloaded()
+	return r.reload(ctx, why)
 }
 
 // reload loads the config again. A refused config is not an error: status reports it.
@@ -240,8 +248,10 @@ const reloadPause = time.Second
 // refused is not such a failure.
 func (r *reloader) run(ctx context.Context, hangups <-chan struct{}, watch bool) {
 	try := func(ctx context.Context, why string) {
+		reload := r.announced
 		for attempt := 1; ; attempt++ {
-			err := r.reload(ctx, why)
+			err := reload(ctx, why)
+			reload = r.reload // the parent reports the end after the first attempt
 			if err == nil || ctx.Err() != nil {
 				return
 			}

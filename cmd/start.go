@@ -188,13 +188,15 @@ func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry,
 	reloads := newReloader(again.options, config, options.Config, log, func(ctx context.Context, config *configs.Config, mark string) error {
 		warnOfHandlers(ctx, config.Jobs, handlers, log)
 		return w.SetJobs(ctx, config.Jobs, limits(config.Permits), mark)
+	reloads.parent = parent
+	parent.answers(func() state { return stateOf(w, reloads.status.Load()) })
 	})
 	operator := admin.NewOperator(conn.ledger, conn.queue, conn.pusher.Push, w.Deliver, func(err error) {
 		log.WarnContext(ctx, "could not push a delivery, the sweep will repeat it", "error", err)
 	})
 	server, err := web.New(web.Options{
 		Reader: conn.reader, Operator: operator, SignIn: signIn, BasePath: settings.Admin.BasePath, ReadOnly: settings.Admin.ReadOnly, Hosts: settings.Admin.Hosts, Pass: options.Pass, Unready: w.Unready, Worker: func() string { return string(w.ID()) }, Logger: log,
-		Config: reloads.status.Load, Reload: func(ctx context.Context) error { return reloads.reload(ctx, "a request") }, Check: reloads.check,
+		Config: reloads.status.Load, Reload: func(ctx context.Context) error { return reloads.announced(ctx, "a request") }, Check: reloads.check,
 		Metrics: metrics,
 	})
 	if err != nil {
@@ -237,6 +239,24 @@ func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry,
 	}
 	return err
 }
+// stateOf returns the state of a worker, for its parent.
+func stateOf(w *worker.Worker, config *admin.Config) state {
+	s := state{Drains: w.Draining()}
+	switch err := w.Unready(); {
+	case err == nil:
+		s.Ready, s.Text = true, "ready, as "+string(w.ID())
+	default:
+		s.Text = "not ready: " + err.Error()
+	}
+	if err := w.Stalled(); err != nil {
+		s.Stalled, s.Text = true, "not ready: "+err.Error()
+	}
+	if !config.RefusedAt.IsZero() {
+		s.Text += "; the new config has errors, the old one stays"
+	}
+	return s
+}
+
 
 // stopLimit is how long the functions of OnStop may take together.
 const stopLimit = 5 * time.Second

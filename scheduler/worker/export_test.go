@@ -1,6 +1,9 @@
 package worker
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
 // CloseSession ends the session of a worker after its Run has returned a [StuckError], as the end
 // of its process does.
@@ -17,3 +20,17 @@ const ShelfPages = shelfPages
 
 // WalkShelves is one such look.
 var WalkShelves = walkShelves
+
+// Round returns when a worker began its last check of Redis, or the zero time.
+func (w *Worker) Round() time.Time {
+	if round := w.round.Load(); round != nil {
+		return *round
+	}
+	return time.Time{}
+}
+
+// SetRound changes what Round returns.
+func (w *Worker) SetRound(at time.Time) { w.round.Store(&at) }
+
+// StallLimit is how old the last round may become.
+const StallLimit = stallLimit

@@ -37,6 +37,28 @@ func (w *Worker) Unready() error {
 	return nil
 }
 
+// stallLimit is how old the last round of watchRedis may become. Redis cannot delay a round by more
+// than callLimit.
+const stallLimit = 30 * time.Second
+
+// Stalled returns an error if the worker does not recover by itself: the loop that finds out
+// whether it is ready has not come around for a long time, although no outage of Redis can hold it
+// up. A worker that is only not ready has not stalled. Nor has one that drains, which its
+// DrainTimeout bounds.
+func (w *Worker) Stalled() error {
+	round := w.round.Load()
+	if round == nil || w.draining.Load() {
+		return nil
+	}
+	if age := time.Since(*round); age > stallLimit {
+		return fmt.Errorf("the worker has not checked Redis for %s, and each check takes at most %s", age.Round(time.Second), callLimit)
+	}
+	return nil
+}
+
+// Draining reports whether the worker has begun to drain.
+func (w *Worker) Draining() bool { return w.draining.Load() }
+
 // ID returns the ID of the worker, which is its session's; "" before the worker has started and
 // while no session is certain.
 func (w *Worker) ID() locks.SessionID {
@@ -55,6 +77,8 @@ func (w *Worker) ID() locks.SessionID {
 // were only counted.
 func (w *Worker) watchRedis(ctx context.Context) {
 	repeat(ctx, probeEvery, func(call context.Context) {
+		now := time.Now()
+		w.round.Store(&now)
 		w.often.Flush(ctx, false)
 		err := w.ledger.Writable(call)
 		if ctx.Err() != nil {

@@ -79,6 +79,35 @@ func TestWorkerIsNotReadyWhileRedisDoesNotAnswer(t *testing.T) {
 	f.await("the worker to be ready", func() bool { return w.Unready() == nil && w.ID() != "" })
 }
 
+// TestOnlyAWorkerThatDoesNotCheckRedisHasStalled: a supervisor may kill a worker that has stalled,
+// and must not kill one that waits for Redis.
+func TestOnlyAWorkerThatDoesNotCheckRedisHasStalled(t *testing.T) {
+	server := redistest.New(t, redistest.Options{})
+	f := newFleetOn(t, server.Client(t))
+	w := f.start(func(o *worker.Options) { o.Locks.Lease = 6 * time.Second })
+	if err := server.Pause(); err != nil {
+		t.Fatal(err)
+	}
+	f.await("the worker not to be ready", func() bool { return w.Unready() != nil })
+	// each check takes five seconds now; the second of these begins and ends in the outage
+	for range 2 {
+		before := w.Round()
+		f.await("another check", func() bool { return w.Round().After(before) })
+	}
+	if err := w.Stalled(); err != nil {
+		t.Errorf("while Redis does not answer, Stalled() = %v", err)
+	}
+	f.await("a worker that has not checked Redis for long to have stalled", func() bool {
+		w.SetRound(time.Now().Add(-worker.StallLimit - time.Second))
+		return w.Stalled() != nil
+	})
+	if err := server.Resume(); err != nil {
+		t.Fatal(err)
+	}
+	f.await("the worker to be ready", func() bool { return w.Unready() == nil })
+	f.await("a check", func() bool { return w.Stalled() == nil })
+}
+
 // TestAWorkerIsReadyWhenItsJobsAreRegistered keeps definitions from being stored: a client that
 // waits for the worker and then enqueues a job must find it.
 func TestAWorkerIsReadyWhenItsJobsAreRegistered(t *testing.T) {

@@ -188,6 +188,8 @@ type Worker struct {
 
 	often   *repeats.Logger       // for lines that a loop may repeat
 	refusal atomic.Pointer[error] // why Redis takes no writes; nil while it does
+	// when watchRedis began its last round; nil before the first one
+	round atomic.Pointer[time.Time]
 }
 
 // definitions are the jobs of a worker and the permits they take, under the digest of their config.
