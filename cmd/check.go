@@ -13,6 +13,7 @@ import (
 	"lockstep/configs"
 	"lockstep/jobs"
 	"lockstep/scheduler"
+	"lockstep/scheduler/admin/web"
 	"lockstep/scheduler/cronspec"
 )
 
@@ -216,4 +217,14 @@ func workflowCommand(p configs.Problem) string {
 		message = p.Origin.String() + ": " + message
 	}
 	return fmt.Sprintf("::%s %s::%s", p.Severity, strings.Join(properties, ","), workflowText.Replace(sum("; ", message, p.Hint)))
+}
+
+// newSignIn returns the check that lets requests in, as configured. Its error is a config error.
+func newSignIn(settings configs.Admin, log *slog.Logger) (*web.SignIn, error) {
+	auth := settings.Auth
+	return web.NewSignIn(web.Auth{
+		Mode: web.AuthMode(auth.Mode), User: auth.User, PasswordFile: auth.PasswordFile, UsersFile: auth.UsersFile,
+		TokenFile: auth.TokenFile, OperatorTokenFile: auth.OperatorTokenFile, ViewerTokenFile: auth.ViewerTokenFile,
+		Header: auth.Header, Proxies: auth.Networks(), GroupsHeader: auth.GroupsHeader, Viewers: auth.Viewers, Operators: auth.Operators, Admins: auth.Admins,
+	}, settings.Listen, log)
 }

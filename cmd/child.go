@@ -1,3 +1,5 @@
+//go:build unix
+
 package cmd
 
 import (
@@ -6,9 +8,9 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
-	"sync/atomic"
 
 	"lockstep/configs"
 	"lockstep/locks"
@@ -21,21 +23,21 @@ const (
 	newsFD   = 4
 )
 
-// orphanLimit is how long a child that has lost its parent may take to hand back its runs.
-const orphanLimit = 10 * time.Second
 // question is the order to report the state. The other orders are signals, and no signal has this
 // number.
 const question = 0
 
+// orphanLimit is how long a child that has lost its parent may take to hand back its runs.
+const orphanLimit = 10 * time.Second
 
 // upward is a working child's connection to its parent. It is nil in every other process, and then
 // tells nothing.
 type upward struct {
 	orders *os.File
-
-	mu   sync.Mutex // one message at a time; guards news
 	asked  chan struct{}                // questions; buffer of one, closed when the orders end
 	state  atomic.Pointer[func() state] // the answer
+
+	mu   sync.Mutex // one message at a time; guards news
 	news *gob.Encoder
 }
 
@@ -76,8 +78,6 @@ func (u *upward) settings(s configs.Settings) {
 // session announces a session to the parent, before anything is claimed under it.
 func (u *upward) session(id locks.SessionID) { u.tell(news{Session: id}) }
 
-// hindered reports that this process cannot start, and why. The cause lies outside the process, so
-// this is not a crash.
 // answer answers the questions of the parent until the orders end. It has a goroutine of its own:
 // a state that cannot be read must not keep back signals.
 func (u *upward) answer() {
@@ -113,6 +113,8 @@ func (u *upward) reloaded() {
 	}
 }
 
+// hindered reports that this process cannot start, and why. The cause lies outside the process, so
+// this is not a crash.
 func (u *upward) hindered(why error) { u.tell(news{Hindrance: why.Error()}) }
 
 // stuck reports the runs that only the exit of this process ends.
@@ -125,15 +127,13 @@ func (u *upward) orderly() { u.tell(news{Orderly: true}) }
 // dead.
 func (u *upward) obey(signals chan<- os.Signal) {
 	defer close(signals)
+	defer close(u.asked)
 	orders := bufio.NewReader(u.orders)
 	for {
-	defer close(u.asked)
 		order, err := orders.ReadByte()
 		if err != nil {
 			return
 		}
-		signals <- syscall.Signal(order)
-	}
 		if order == question {
 			select {
 			case u.asked <- struct{}{}:
@@ -141,4 +141,6 @@ func (u *upward) obey(signals chan<- os.Signal) {
 			}
 			continue
 		}
+		signals <- syscall.Signal(order)
+	}
 }

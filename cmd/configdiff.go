@@ -3,6 +3,9 @@ package cmd
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -185,4 +188,14 @@ func (t *tool) printChanges(changes []change) error {
 		}
 	}
 	return t.write(b.String())
+}
+
+// digest is a short name for a set of definitions: workers with the same digest have the same jobs.
+func digest(definitions []*jobs.Job) string {
+	text, err := json.Marshal(definitions)
+	if err != nil {
+		panic("cmd: a definition is plain data: " + err.Error())
+	}
+	hash := sha256.Sum256(text)
+	return hex.EncodeToString(hash[:3])
 }

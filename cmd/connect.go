@@ -212,3 +212,12 @@ func (c *connection) now(ctx context.Context) (time.Time, error) {
 	}
 	return now, nil
 }
+
+// limits converts permits for the lock space.
+func limits(permits map[string]configs.Permit) map[string]locks.PermitLimit {
+	out := make(map[string]locks.PermitLimit, len(permits))
+	for name, permit := range permits {
+		out[name] = locks.PermitLimit{Permits: permit.Limit, Version: permit.Version}
+	}
+	return out
+}

@@ -1,3 +1,5 @@
+//go:build unix
+
 package cmd
 
 import (
@@ -315,3 +317,6 @@ func (l *lines) say(colour, format string, args ...any) {
 	}
 	l.print(time.Now().Format(time.TimeOnly) + "  " + text + "\n")
 }
+
+// exited reports whether no process has this ID.
+func exited(pid int) bool { return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) }

@@ -103,7 +103,7 @@ var errDemoGone = errors.New("the demo has exited")
 // to another process by now. A demo on a busy machine may be slow, so a timeout does not mean that
 // it has exited.
 func (s *demoState) answers(ctx context.Context) error {
-	if s.PID <= 0 || errors.Is(syscall.Kill(s.PID, 0), syscall.ESRCH) {
+	if s.PID <= 0 || exited(s.PID) {
 		return errDemoGone
 	}
 	u, err := url.Parse(s.Redis)

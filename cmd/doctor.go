@@ -498,3 +498,6 @@ func (d *doctor) queues(ctx context.Context, conn *connection, config *configs.C
 	}
 	return nil
 }
+
+// unsignedMeans is the consequence of having no key.
+const unsignedMeans = "any client that can write to this Redis can run any command on every worker, and read the files that workers can read"

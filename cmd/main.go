@@ -14,9 +14,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"lockstep/cmd/internal/asguard"
 	"lockstep/jobs"
-	"lockstep/jobs/command"
 )
 
 // Main is a complete main function: it turns a binary into the lockstep tool, and its workers have
@@ -44,15 +42,6 @@ func Main(reg *jobs.Registry) {
 	code := run(reg, args, parent)
 	parent.orderly()
 	os.Exit(code)
-}
-
-// guardArgv returns the command line that starts this binary as a guard.
-func guardArgv() ([]string, error) {
-	self, err := command.Self()
-	if err != nil {
-		return nil, fmt.Errorf("find this program, to guard commands: %w", err)
-	}
-	return []string{self, asguard.Word}, nil
 }
 
 // quiet discards what the Redis client prints by itself: each of its errors also reaches a caller,
@@ -98,7 +87,6 @@ func run(reg *jobs.Registry, args []string, parent *upward) int {
 	}
 	t.reloads.Store(parent != nil)
 	ctx, cancel := context.WithCancelCause(context.Background())
-		go parent.answer()     // ends with the orders
 	ended := make(chan struct{})
 	signals := make(chan os.Signal, 2)
 	// SIGHUP too: closing a terminal must not leave runs behind that look crashed. A worker's
@@ -110,6 +98,7 @@ func run(reg *jobs.Registry, args []string, parent *upward) int {
 	if parent != nil {
 		orders = make(chan os.Signal)
 		go parent.obey(orders) // a read of a pipe cannot be canceled: it ends with the process
+		go parent.answer()     // ends with the orders
 	}
 	var listening sync.WaitGroup
 	defer listening.Wait()

@@ -1,3 +1,5 @@
+//go:build unix
+
 package cmd
 
 import (
@@ -116,12 +118,12 @@ func (t *tool) watchOver(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return nil // a signal came before anything was started
 	}
-	p := &parent{
-		argv:    append([]string{os.Args[0], childWord}, t.args...),
 	manager, err := newManager()
 	if err != nil {
 		return refuse("%w", err)
 	}
+	p := &parent{
+		argv:    append([]string{os.Args[0], childWord}, t.args...),
 		signals: signals, children: children, terminal: hasTerminal(),
 		adopts:  guard.AdoptOrphans() == nil,
 		logAs:   func(settings configs.Log) *slog.Logger { return newLogger(t.stderr, settings) },
@@ -153,9 +155,9 @@ func (p *parent) run(ctx context.Context) error {
 			pause := min(mendFirst<<min(p.hinders, 10), mendMost)
 			p.hinders++
 			p.log.ErrorContext(ctx, "no worker is running after a crash: the next one cannot start, will retry", "because", c.hindrance, "in", pause)
+			p.manager.tells("not ready: no worker is running after a crash: " + c.hindrance)
 			if !p.rest(pause) {
 				return nil
-			p.manager.tells("not ready: no worker is running after a crash: " + c.hindrance)
 			}
 			continue
 		}
@@ -262,11 +264,11 @@ func (p *parent) attend(ctx context.Context, c *child) {
 	began := time.Now()
 	again := time.NewTimer(reportTry)
 	defer again.Stop()
-	for ended := false; !ended; {
-		select {
 	asking := p.manager.ask()
 	defer asking.Stop()
 	defer p.manager.reloaded()
+	for ended := false; !ended; {
+		select {
 		case <-again.C:
 			if len(p.unreported) > 0 {
 				unknown = make(chan []death, 1)
@@ -285,14 +287,14 @@ func (p *parent) attend(ctx context.Context, c *child) {
 				continue
 			}
 			p.note(c, n)
-		case <-p.children:
-			ended, _ = p.reap(c)
 			if n.State != nil {
 				p.manager.again(asking)
 			}
 		case <-asking.C: // the next question waits for the answer, so the pipe never fills
 			// fails when the child has just exited
 			_, _ = c.orders.Write([]byte{question})
+		case <-p.children:
+			ended, _ = p.reap(c)
 		}
 	}
 	// a process that is being forked also holds the pipe open, until it is executed
@@ -319,9 +321,9 @@ func (p *parent) meaning(s os.Signal) syscall.Signal {
 		return sig
 	}
 	p.asked = true
+	p.manager.stops()
 	if !ok || sig == syscall.SIGHUP {
 		return syscall.SIGTERM
-	p.manager.stops()
 	}
 	return sig
 }
@@ -333,8 +335,6 @@ func (p *parent) note(c *child, n news) {
 	}
 	if n.Log != nil {
 		p.log = p.logAs(*n.Log)
-	}
-	if n.Session != "" && !slices.Contains(c.sessions, n.Session) {
 		p.manager.drains(n.Drain)
 	}
 	if n.Reloading {
@@ -345,6 +345,8 @@ func (p *parent) note(c *child, n news) {
 	}
 	if n.Reloaded {
 		p.manager.reloaded()
+	}
+	if n.Session != "" && !slices.Contains(c.sessions, n.Session) {
 		c.sessions = append(c.sessions, n.Session)
 		c.sessions = c.sessions[max(0, len(c.sessions)-keptIDs):]
 	}
@@ -550,16 +552,16 @@ func (p *parent) killOrphans() bool {
 // since the next child reads the config. It returns false if a signal asks for the end.
 func (p *parent) rest(d time.Duration) bool {
 	over := time.After(d)
-	for {
-		select {
 	asking := p.manager.ask()
 	defer asking.Stop()
-		case s := <-p.signals:
-			return p.meaning(s) == syscall.SIGHUP
+	for {
+		select {
 		case <-asking.C:
 			// no child can answer, and this process repairs that
 			p.manager.alive()
 			p.manager.again(asking)
+		case s := <-p.signals:
+			return p.meaning(s) == syscall.SIGHUP
 		case <-p.children: // a process that could not be killed in time has exited after all
 			p.reap(nil)
 		case <-over:

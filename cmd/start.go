@@ -1,11 +1,10 @@
+//go:build unix
+
 package cmd
 
 import (
 	"context"
 	"crypto/rand"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -18,11 +17,11 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
+	"lockstep/cmd/internal/asguard"
 	"lockstep/configs"
 	"lockstep/jobs"
 	"lockstep/jobs/command"
 	httpjob "lockstep/jobs/http"
-	"lockstep/locks"
 	"lockstep/scheduler/admin"
 	"lockstep/scheduler/admin/web"
 	"lockstep/scheduler/queue"
@@ -188,9 +187,9 @@ func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry,
 	reloads := newReloader(again.options, config, options.Config, log, func(ctx context.Context, config *configs.Config, mark string) error {
 		warnOfHandlers(ctx, config.Jobs, handlers, log)
 		return w.SetJobs(ctx, config.Jobs, limits(config.Permits), mark)
+	})
 	reloads.parent = parent
 	parent.answers(func() state { return stateOf(w, reloads.status.Load()) })
-	})
 	operator := admin.NewOperator(conn.ledger, conn.queue, conn.pusher.Push, w.Deliver, func(err error) {
 		log.WarnContext(ctx, "could not push a delivery, the sweep will repeat it", "error", err)
 	})
@@ -239,6 +238,7 @@ func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry,
 	}
 	return err
 }
+
 // stateOf returns the state of a worker, for its parent.
 func stateOf(w *worker.Worker, config *admin.Config) state {
 	s := state{Drains: w.Draining()}
@@ -256,7 +256,6 @@ func stateOf(w *worker.Worker, config *admin.Config) state {
 	}
 	return s
 }
-
 
 // stopLimit is how long the functions of OnStop may take together.
 const stopLimit = 5 * time.Second
@@ -324,28 +323,6 @@ func sayWhatIsSigned(ctx context.Context, settings configs.Redis, keys *jobs.Key
 	}
 }
 
-// unsignedMeans is the consequence of having no key.
-const unsignedMeans = "any client that can write to this Redis can run any command on every worker, and read the files that workers can read"
-
-// newSignIn returns the check that lets requests in, as configured. Its error is a config error.
-func newSignIn(settings configs.Admin, log *slog.Logger) (*web.SignIn, error) {
-	auth := settings.Auth
-	return web.NewSignIn(web.Auth{
-		Mode: web.AuthMode(auth.Mode), User: auth.User, PasswordFile: auth.PasswordFile, UsersFile: auth.UsersFile,
-		TokenFile: auth.TokenFile, OperatorTokenFile: auth.OperatorTokenFile, ViewerTokenFile: auth.ViewerTokenFile,
-		Header: auth.Header, Proxies: auth.Networks(), GroupsHeader: auth.GroupsHeader, Viewers: auth.Viewers, Operators: auth.Operators, Admins: auth.Admins,
-	}, settings.Listen, log)
-}
-
-// limits converts permits for the lock space.
-func limits(permits map[string]configs.Permit) map[string]locks.PermitLimit {
-	out := make(map[string]locks.PermitLimit, len(permits))
-	for name, permit := range permits {
-		out[name] = locks.PermitLimit{Permits: permit.Limit, Version: permit.Version}
-	}
-	return out
-}
-
 // interruptedIsFine turns a start that a signal interrupted into a success, as for a worker that
 // ran.
 func interruptedIsFine(ctx context.Context, err error) error {
@@ -391,16 +368,6 @@ func workerOptions(config *configs.Config, conn *connection, handlers *jobs.Regi
 	}, nil
 }
 
-// digest is a short name for a set of definitions: workers with the same digest have the same jobs.
-func digest(definitions []*jobs.Job) string {
-	text, err := json.Marshal(definitions)
-	if err != nil {
-		panic("cmd: a definition is plain data: " + err.Error())
-	}
-	hash := sha256.Sum256(text)
-	return hex.EncodeToString(hash[:3])
-}
-
 // warnOfHandlers logs the jobs that this binary cannot run. Another binary may, so this is not an
 // error.
 func warnOfHandlers(ctx context.Context, definitions []*jobs.Job, handlers *jobs.Registry, log *slog.Logger) {
@@ -427,4 +394,13 @@ func untilEOF(ctx context.Context, r io.Reader) (context.Context, context.Cancel
 		cancel()
 	}()
 	return ctx, cancel, ended
+}
+
+// guardArgv returns the command line that starts this binary as a guard.
+func guardArgv() ([]string, error) {
+	self, err := command.Self()
+	if err != nil {
+		return nil, fmt.Errorf("find this program, to guard commands: %w", err)
+	}
+	return []string{self, asguard.Word}, nil
 }

@@ -5,7 +5,6 @@ import (
 	"io/fs"
 	"os"
 	"strings"
-	"syscall"
 )
 
 // lintRights warns of config files that other users of this host can read or write but should not.
@@ -96,6 +95,6 @@ func secretRights(info fs.FileInfo, user int, what string) *fault {
 // the file has another owner. That is the case in Kubernetes with fsGroup, where the mode cannot be
 // stricter.
 func readsByGroup(info fs.FileInfo, user int) bool {
-	owner, known := info.Sys().(*syscall.Stat_t)
-	return known && user != 0 && int(owner.Uid) != user && info.Mode()&0o020 == 0
+	owner, known := ownerOf(info)
+	return known && user != 0 && owner != user && info.Mode()&0o020 == 0
 }

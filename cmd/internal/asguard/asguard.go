@@ -1,3 +1,5 @@
+//go:build unix
+
 // Package asguard makes a program run as the guard of a command if it was started as one. It does
 // so in its own initialization, before most other packages are initialized and before main.
 //
