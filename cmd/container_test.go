@@ -53,7 +53,7 @@ func TestImagesRunTheToolWithoutRoot(t *testing.T) {
 		t.Helper()
 		path := filepath.Join(t.TempDir(), "Containerfile")
 		write(t, path, text)
-		// Docker's format: OCI has no HEALTHCHECK. Without layers: this storage copies each of them.
+		// Docker's format: OCI has no HEALTHCHECK. Without layers: this storage copies each one.
 		if out, err := podman(t, storage, "build", "--layers=false", "--network", "none", "--format", "docker", "--file", path, "--target", target,
 			"--build-arg", "BASE=localhost/base", "--tag", name, context); err != nil {
 			t.Fatalf("podman build --target %s: %v\n%s", target, err, out)

@@ -447,8 +447,8 @@ func TestChartConfigSuitsTheWorker(t *testing.T) {
 		for _, variable := range worker.Env {
 			env = append(env, variable.Name+"="+variable.Value)
 		}
-		// Pods have addresses that others can reach. The chart leaves the sign-in to its user; until
-		// then, check warns that only probes and metrics are served there.
+		// Pods have addresses that others can reach. The chart leaves the sign-in to its user.
+		// Until then, check warns that only probes and metrics are served there.
 		env = append(env, "LOCKSTEP_ADMIN__LISTEN=127.0.0.1:9620")
 		text, env = change(text, env)
 		must(t, os.WriteFile(config, []byte(text), 0o600))
