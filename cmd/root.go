@@ -2,6 +2,7 @@ package cmd
 
 import (
 	"fmt"
+	"os"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -51,7 +52,14 @@ in Redis. The commands below that inspect or act work directly on Redis; they ne
 	root.AddCommand(topics()...)
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
+	t.completeNames(root)
 	return root
+}
+
+// Commands returns the command line, for tools that describe it: manual pages and completions. It
+// has no handlers; [Main] runs it.
+func Commands() *cobra.Command {
+	return (&tool{handlers: jobs.NewRegistry(), stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr}).root()
 }
 
 // group returns a command that only holds others.
