@@ -20,7 +20,7 @@ ALONE := lockstep/cmd|lockstep/locks|lockstep/locks/space
 NEEDED := redis-server:redis-server gcc:gcc,libc6-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-short test-browser check tidy-check fmt-check lint fmt generate picture bench bench-go soak fuzz needed
+.PHONY: help build demo test test-short test-browser test-deploy release check tidy-check fmt-check lint fmt generate picture bench bench-go soak fuzz needed
 
 help: ## print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,7 +51,15 @@ test-short: needed ## only the fast tests, without the race detector
 test-browser: needed ## the pages in a real browser, if chromium is installed
 	cd cmd/browser && $(GO) test -race -timeout 20m $(ONE) ./...
 
-check: tidy-check fmt-check lint build test test-browser ## what CI runs: tidy go.mod, format, lint, build, test, browser
+# Modules of their own, too. The first run builds helm and nfpm, which takes minutes.
+test-deploy: ## the Helm chart, and that a release is reproducible
+	cd configs/deploy/helm && $(GO) test -timeout 30m $(ONE) ./...
+	cd cmd/release && $(GO) test -timeout 30m $(ONE) ./...
+
+release: ## archives, packages, SBOMs and checksums of a commit in bin/release; ARGS= passes flags
+	cd cmd/release && $(GO) run . $(ARGS)
+
+check: tidy-check fmt-check lint build test test-browser test-deploy ## what CI runs: tidy go.mod, format, lint, build, all tests
 
 lint: ## golangci-lint by .golangci.yml, and the prose of all texts by cmd/prose_test.go
 	$(LINT) run
@@ -91,6 +99,8 @@ fuzz: needed ## each fuzz test for FUZZTIME (30s)
 tidy-check:
 	$(GO) mod tidy -diff
 	cd cmd/browser && $(GO) mod tidy -diff
+	cd cmd/release && $(GO) mod tidy -diff
+	cd configs/deploy/helm && $(GO) mod tidy -diff
 
 fmt-check:
 	@files=$$(gofmt -l .); if [ -n "$$files" ]; then echo "not formatted, run make fmt:"; echo "$$files"; exit 1; fi

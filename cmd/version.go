@@ -8,6 +8,14 @@ import (
 	"github.com/spf13/cobra"
 )
 
+// The stamps of a release, which the linker sets: cmd/release. A program without them, as
+// `make build` or another module builds it, has those that the go command recorded.
+var (
+	version  string // a tag, or devel-COMMIT
+	revision string
+	date     string // of the revision, RFC 3339
+)
+
 // build describes this binary.
 type build struct {
 	Version  string `json:"version"` // of the module that was built: a tag, or "devel"
@@ -20,6 +28,10 @@ type build struct {
 
 func readBuild() build {
 	b := build{Version: "devel", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
+	if version != "" {
+		b.Version, b.Revision, b.Time = version, revision, date
+		return b
+	}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return b
@@ -56,7 +68,11 @@ func (t *tool) versionCommand() *cobra.Command {
 		if *output != text {
 			return t.encode(*output, b)
 		}
-		_, err := fmt.Fprintf(t.stdout, "lockstep %s %s %s\n", b.short(), b.Go, b.Platform)
+		commit := ""
+		if b.Revision != "" {
+			commit = fmt.Sprintf(" (commit %.12s, %s)", b.Revision, b.Time)
+		}
+		_, err := fmt.Fprintf(t.stdout, "lockstep %s %s %s%s\n", b.short(), b.Go, b.Platform, commit)
 		return err
 	}
 	return cmd
