@@ -67,7 +67,7 @@ func TestReadmeLinksExist(t *testing.T) {
 	link := regexp.MustCompile(`\]\(([^):#]*)(?:#([^)]*))?\)`)
 	path := regexp.MustCompile("`((?:[a-z0-9_]+/)+[a-z0-9_]+\\.(?:go|lua|md|txtar))`")
 	links := 0
-	for _, readme := range []string{"../README.md", "../configs/README.md", "../locks/README.md", "../scheduler/README.md"} {
+	for _, readme := range []string{"../README.md", "../configs/README.md", "../configs/deploy/README.md", "../locks/README.md", "../scheduler/README.md"} {
 		text, err := os.ReadFile(readme)
 		must(t, err)
 		for _, m := range link.FindAllStringSubmatch(string(text), -1) {
@@ -112,7 +112,12 @@ type fence struct{ language, text string }
 
 func readmeFences(t *testing.T) []fence {
 	t.Helper()
-	text, err := os.ReadFile("../README.md")
+	return fencesOf(t, "../README.md")
+}
+
+func fencesOf(t *testing.T, path string) []fence {
+	t.Helper()
+	text, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,7 +126,7 @@ func readmeFences(t *testing.T) []fence {
 		fences = append(fences, fence{m[1], m[2]})
 	}
 	if len(fences) < 8 {
-		t.Fatalf("found %d blocks in the README", len(fences))
+		t.Fatalf("found %d blocks in %s", len(fences), path)
 	}
 	return fences
 }
@@ -133,7 +138,7 @@ func TestReadmeCommandsExist(t *testing.T) {
 		t.Fatal(err)
 	}
 	commands := 0
-	for _, f := range readmeFences(t) {
+	for _, f := range append(readmeFences(t), fencesOf(t, "../configs/deploy/README.md")...) {
 		if f.language != "" {
 			continue
 		}
@@ -235,7 +240,7 @@ func knows(t *testing.T, args []string) error {
 	if err := cmd.ParseFlags(rest); err != nil {
 		return err
 	}
-	if cmd.RunE == nil && cmd.Run == nil {
+	if !cmd.HasParent() || cmd.RunE == nil && cmd.Run == nil {
 		return cobra.NoArgs(cmd, cmd.Flags().Args())
 	}
 	return cmd.ValidateArgs(cmd.Flags().Args())
