@@ -48,8 +48,8 @@ func (t *tool) doctorCommand() *cobra.Command {
 		Short: "Find problems and possible improvements in config, Redis and workers",
 		Long: `Check the config; Redis (its version, its behavior when memory is full, what it stores on disk, its replicas,
 whether the lease outlives a failover); the clocks of this host and of the workers; workers with another config than
-the others; queues that no worker serves or that belong to another namespace; parked runs; and the memory that
-finished runs take. Also check what this Redis user may do, which keys sign definitions, and whether there are
+the others; queues that no worker serves or that belong to another namespace; parked runs; the memory that finished
+runs take; and messages that could not be sent. Also check what this Redis user may do, which keys sign definitions, and whether there are
 definitions of a newer build. Nothing is changed.
 
 With --acl, print the Redis users that an installation needs, as lines for redis-cli: worker, operator, reader and
@@ -128,10 +128,44 @@ func (d *doctor) look(cmd *cobra.Command) error {
 	}
 	defer func() { _ = conn.Close() }() // it was only read from
 	for _, look := range []func(context.Context, *connection, *configs.Config) error{
-		d.redis, d.rights, d.format, d.definitions, d.signing, d.workers, d.queues, d.runs, d.history,
+		d.redis, d.rights, d.format, d.definitions, d.signing, d.workers, d.queues, d.runs, d.history, d.messages,
 	} {
 		if err := look(cmd.Context(), conn, config); err != nil {
 			return conn.away(err)
+		}
+	}
+	return nil
+}
+
+// messages looks for messages that could not be sent.
+func (d *doctor) messages(ctx context.Context, conn *connection, config *configs.Config) error {
+	var names []string
+	if config != nil {
+		for _, target := range config.Targets {
+			names = append(names, target.Name)
+		}
+	}
+	mail, err := conn.ledger.Mail(ctx, names)
+	if err != nil {
+		return err
+	}
+	now, err := conn.now(ctx)
+	if err != nil {
+		return err
+	}
+	for _, m := range mail {
+		if m.Error != "" {
+			d.say(levelWarning, "messages", m.Target, "%s, the last request failed %s ago: %s; lockstep notify test %s shows whether it works now",
+				plural(m.Waiting, "1 message waits", "%d messages wait"), admin.Age(now.Sub(m.Failed)), m.Error, m.Target)
+		} else if config != nil && m.Waiting > 0 && !slices.Contains(names, m.Target) {
+			d.say(levelWarning, "messages", m.Target, "%s, and this config does not declare the target: declare it under notify, or the audit gets them after a day",
+				plural(m.Waiting, "1 message waits", "%d messages wait"))
+		}
+		if m.Unsent > 0 {
+			d.say(levelWarning, "messages", m.Target, "%s could not be sent within a day: lockstep audit lists them", many(m.Unsent, "message"))
+		}
+		if m.Dropped > 0 {
+			d.say(levelWarning, "messages", m.Target, "%s were dropped, since too many were waiting", many(m.Dropped, "message"))
 		}
 	}
 	return nil

@@ -100,6 +100,12 @@ var failureTable = []faultRow{
 	}},
 	{"a queue is renamed", []string{"TestFaultRenamedQueue", "../scheduler/worker TestRunsOfARenamedQueueMove"}},
 	{"1,000 runs wait for one bill", []string{"TestFaultThousandRunsWaitForOneBill"}},
+	{"workers are killed while runs fail and a webhook refuses requests", []string{
+		"TestFaultWorkersAreKilledWhileRunsFail", "../scheduler/ledger TestAnEndIsRecordedWithItsMessages",
+	}},
+	{"a sender of messages is killed before it records what it sent", []string{
+		"TestFaultSenderIsKilledBeforeItRecords", "../scheduler/ledger TestABatchKeepsItsMessagesUntilItIsSent",
+	}},
 	{"a hot bill behind a backlog of 2,000", []string{
 		"TestFaultHotBillBehindABacklog", "../scheduler/worker TestHotBillDoesNotStarveBehindABacklog",
 	}},

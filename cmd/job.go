@@ -203,6 +203,9 @@ func (t *tool) jobFacts(j *admin.Job, now time.Time) []fact {
 		}
 		facts = append(facts, fact{"max silence", fmt.Sprintf("%s: %s", admin.Age(time.Duration(*j.MaxSilence)), state)})
 	}
+	for _, target := range j.Notify {
+		facts = append(facts, fact{"notifies", fmt.Sprintf("%s: %s", target.Target, eventWords(target.On))})
+	}
 	facts = append(facts, fact{"last success", ago(now, j.LastSuccess.Time)})
 	facts = append(facts, fact{"runs", fmt.Sprintf("%d running, %d outstanding", j.Running, j.Outstanding)})
 	if last := j.LastRun; last != nil {

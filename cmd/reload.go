@@ -61,9 +61,11 @@ type reloader struct {
 	log     *slog.Logger
 	parent  *upward // receives the beginning and the end of each reload
 	apply   func(ctx context.Context, config *configs.Config, digest string) error
+	// receives a description of each refused config; nil: none. Set it before the first reload.
+	onRefused func(text string)
 
 	mu       sync.Mutex      // one reload at a time; guards running
-	running  *configs.Config // the last accepted config; the worker has its jobs and permits
+	running  *configs.Config // the last accepted config; the worker has its jobs and so on
 	settings []configs.Value // of the start; they apply until a restart
 
 	inputs atomic.Pointer[configs.Inputs] // of the last load, good or bad
@@ -71,7 +73,8 @@ type reloader struct {
 }
 
 // newReloader begins with the config that a worker is started with. options loaded that config,
-// mark is the digest of its jobs, and apply gives the worker other jobs and permits.
+// mark is the digest of its jobs, and apply gives the worker other jobs, permits and
+// targets.
 func newReloader(options configs.Options, config *configs.Config, mark string, log *slog.Logger,
 	apply func(ctx context.Context, config *configs.Config, digest string) error) *reloader {
 	r := &reloader{options: options, log: log, apply: apply, running: config, settings: config.Values()}
@@ -119,7 +122,8 @@ func (r *reloader) reload(ctx context.Context, why string) error {
 	changes, restart := compareJobs(r.running.Jobs, config.Jobs), changedSettings(r.settings, config.Values())
 	mark := digest(config.Jobs)
 	permits := !maps.Equal(limits(r.running.Permits), limits(config.Permits))
-	if len(changes) > 0 || permits {
+	targets := !reflect.DeepEqual(r.running.Targets, config.Targets)
+	if len(changes) > 0 || permits || targets {
 		err := r.apply(ctx, config, mark)
 		if permits, ok := errors.AsType[*worker.PermitsError](err); ok {
 			r.refused(ctx, why, []configs.Problem{{Origin: config.PermitOrigin(permits.Permits),
@@ -154,6 +158,9 @@ func (r *reloader) reload(ctx context.Context, why string) error {
 	}
 	if permits {
 		facts = append(facts, "permits", "changed")
+	}
+	if targets {
+		facts = append(facts, "targets", "changed")
 	}
 	r.log.InfoContext(ctx, "config reloaded", facts...)
 	if len(restart) > 0 {
@@ -218,6 +225,10 @@ func (r *reloader) refused(ctx context.Context, why string, problems []configs.P
 	}
 	r.status.Store(&status)
 	r.log.ErrorContext(ctx, "the new config is refused, the old one stays", "because_of", why, "errors", len(status.Problems), "config", status.Digest)
+	if r.onRefused != nil && len(status.Problems) > 0 {
+		first := status.Problems[0]
+		r.onRefused(fmt.Sprintf("%s: %s: %s", many(len(status.Problems), "error"), first.At, first.Message))
+	}
 }
 
 // few shortens a list for a log line.

@@ -47,7 +47,7 @@ in Redis. The commands below that inspect or act work directly on Redis; they ne
 	}
 	add("run", t.startCommand(), t.demoCommand(), t.initCommand(), t.checkCommand(), t.configCommand(), t.scheduleCommand())
 	add("look", t.enqueueCommand(), t.jobCommand(), t.runCommand(), t.lockCommand(), t.workerCommand(), t.queueCommand(),
-		t.topCommand(), t.auditCommand(), t.doctorCommand(), t.healthCommand())
+		t.topCommand(), t.notifyCommand(), t.auditCommand(), t.doctorCommand(), t.healthCommand())
 	root.AddCommand(t.versionCommand())
 	root.AddCommand(topics()...)
 	root.InitDefaultHelpCmd()

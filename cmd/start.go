@@ -22,8 +22,10 @@ import (
 	"lockstep/jobs"
 	"lockstep/jobs/command"
 	httpjob "lockstep/jobs/http"
+	"lockstep/locks"
 	"lockstep/scheduler/admin"
 	"lockstep/scheduler/admin/web"
+	"lockstep/scheduler/notify"
 	"lockstep/scheduler/queue"
 	"lockstep/scheduler/worker"
 )
@@ -169,7 +171,10 @@ func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry,
 		return err
 	}
 	metrics := web.NewMetrics(options.Version, options.Concurrency, settings.Metrics.Jobs)
-	options.OnAttempt, options.OnRefused = metrics.Attempt, metrics.Refused
+	client := notifyClient()
+	defer client.Close()
+	pinger := notify.NewPinger(client, log)
+	options.OnAttempt, options.OnRefused = pinging(metrics.Attempt, pinger), metrics.Refused
 	if config.Settings.Redis.URL != configs.Embedded {
 		sayWhatIsSigned(ctx, settings.Redis, keys, log)
 	}
@@ -184,11 +189,23 @@ func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry,
 	if err != nil {
 		return err
 	}
+	sender, err := notify.New(notify.Options{
+		Mailbox: conn.ledger, Client: client, Source: sourceOf(settings), Logger: log,
+		Worker: func() locks.SessionID { return locks.SessionID(w.ID()) },
+	})
+	if err != nil {
+		return err
+	}
+	sender.Set(targetsOf(config), config.Jobs)
 	reloads := newReloader(again.options, config, options.Config, log, func(ctx context.Context, config *configs.Config, mark string) error {
 		warnOfHandlers(ctx, config.Jobs, handlers, log)
-		return w.SetJobs(ctx, config.Jobs, limits(config.Permits), mark)
+		if err := w.SetJobs(ctx, config.Jobs, limits(config.Permits), mark); err != nil {
+			return err
+		}
+		sender.Set(targetsOf(config), config.Jobs)
+		return nil
 	})
-	reloads.parent = parent
+	reloads.parent, reloads.onRefused = parent, sender.ConfigRefused
 	parent.answers(func() state { return stateOf(w, reloads.status.Load()) })
 	operator := admin.NewOperator(conn.ledger, conn.queue, conn.pusher.Push, w.Deliver, func(err error) {
 		log.WarnContext(ctx, "could not push a delivery, the sweep will repeat it", "error", err)
@@ -211,6 +228,9 @@ func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry,
 	serving, stop := context.WithCancel(background)
 	defer stop()
 	group.Go(func() error { return server.Serve(serving, listener) })
+	// Runs end until then, and so do the messages about them.
+	group.Go(func() error { return sender.Run(serving) })
+	group.Go(func() error { return pinger.Run(serving) })
 	// it also ends with the worker, which an operator may drain
 	rereading, done := context.WithCancel(running)
 	defer done()
@@ -356,7 +376,10 @@ func workerOptions(config *configs.Config, conn *connection, handlers *jobs.Regi
 		Jobs:    config.Jobs,
 		Permits: limits(config.Permits),
 		Expand: func(job *jobs.Job) (*jobs.Job, []jobs.Secret, error) {
-			return configs.Expand(job, os.LookupEnv)
+			// The pinger replaces ${...} in a ping: a secret that is missing there fails no run.
+			work := *job
+			work.Ping = ""
+			return configs.Expand(&work, os.LookupEnv)
 		},
 		Executors: map[string]jobs.Executor{
 			"command": commands,

@@ -40,6 +40,8 @@ var checks = map[string]func(s string) *fault{
 	"env":         checkVariable,
 	"lock-key":    checkLockKey,
 	"permit":      checkPermit,
+	"target":      checkTarget,
+	"service-url": checkServiceURL,
 	"grace":       checkGrace,
 	"inherited":   checkInherited,
 	"size":        argsSizes.check,

@@ -27,6 +27,7 @@ var (
 	stringType   = reflect.TypeFor[string]()
 	jobFileType  = reflect.TypeFor[*jobFile]()
 	permitType   = reflect.TypeFor[*permitFile]()
+	targetType   = reflect.TypeFor[*targetFile]()
 )
 
 // rules are the rules for the value of a field, from its tags.
@@ -251,9 +252,10 @@ func (d *decoder) structure(n *yaml.Node, v reflect.Value, p *path) bool {
 			continue
 		}
 		if p.up == nil {
-			// A job is stored with its runs, and a limit is stored in the lock space.
-			d.stored = f.name == "jobs" || f.name == "defaults" || f.name == "permits"
-			if d.stored && d.settingsOnly && !(d.withPermits && f.name == "permits") {
+			// A job is stored with its runs, and a limit is stored in the lock space. Targets are
+			// no settings either: a reload changes them.
+			d.stored = f.name == "jobs" || f.name == "defaults" || f.name == "permits" || f.name == "notify"
+			if d.stored && d.settingsOnly && !(d.withPermits && f.name == "permits") && !(d.withTargets && f.name == "notify") {
 				continue
 			}
 		}
@@ -449,8 +451,8 @@ func (d *decoder) mapping(n *yaml.Node, v reflect.Value, r *rules, p *path) bool
 	return true
 }
 
-// definition decodes a job or permits. A job without any key is reported later, as one without
-// work.
+// definition decodes a job, permits or a target. A job without any key is reported later, as one
+// without work.
 func (d *decoder) definition(e entry, v reflect.Value, p *path) {
 	def := v.Interface().(interface{ defined() *definition }).defined()
 	def.name, def.src, def.key = e.key.Value, d.src, e.key
@@ -460,6 +462,9 @@ func (d *decoder) definition(e entry, v reflect.Value, p *path) {
 		def.broken = !d.value(def.node, v.Elem(), &rules{}, p)
 	case v.Type() == permitType:
 		d.error(e.key, CodeEmpty, p.String()+" is empty", "write limit: NUMBER below it")
+		def.broken = true
+	case v.Type() == targetType:
+		d.error(e.key, CodeEmpty, p.String()+" is empty", "write webhook: https://host/path below it, or url: for a service")
 		def.broken = true
 	}
 }
@@ -675,7 +680,9 @@ func (f *fault) where(p *path) string {
 // contains ${...}, so that the message may only quote the text as written.
 func (d *decoder) fault(n *yaml.Node, shown, where string, f *fault, replaced, secret bool) {
 	message, hint := f.sentence(shown, where, replaced, secret)
-	if secret && (strings.Contains(n.Value, "@") && !jobs.PasswordIsReplaced(n.Value) || len(jobs.URLSecrets(n.Value)) > 0) {
+	// the wrong URL of a service may be a token alone
+	if secret && (strings.Contains(n.Value, "@") && !jobs.PasswordIsReplaced(n.Value) || len(jobs.URLSecrets(n.Value)) > 0 ||
+		!replaced && f.kind == kindService && !strings.Contains(n.Value, "://")) {
 		d.src.hide(n)
 	}
 	part := f.part

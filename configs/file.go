@@ -59,6 +59,11 @@ type file struct {
 	// permits with lock.permits. Permits must be declared in one place.
 	Permits map[string]*permitFile `yaml:"permits" keys:"permit" unset:"none" example:"{partner-api: {limit: 3}}"`
 
+	// Where messages about jobs go, by name: a-z, 0-9 and inner "-", up to 63 characters. Jobs and
+	// the defaults name their targets. A target must be declared in one place, and in every worker:
+	// those that have it send to it.
+	Notify map[string]*targetFile `yaml:"notify" keys:"target" unset:"none" example:"{hook: {webhook: https://ops.internal/lockstep}}"`
+
 	// The jobs, by name: a-z, 0-9 and inner "-", up to 63 characters. A job must be defined in one
 	// place.
 	Jobs map[string]*jobFile `yaml:"jobs"`
@@ -372,6 +377,27 @@ type permitFile struct {
 	definition
 }
 
+type targetFile struct {
+	// A service, as shoutrrr writes it: slack://, smtp://, telegram://, ntfy:// and so on. A target
+	// has either url or webhook.
+	URL *text `yaml:"url" check:"service-url" secret:"true" unset:"none" example:"slack://${file:/run/secrets/slack}"`
+
+	// A URL that gets CloudEvents: one for each message, or one for several that come within ten
+	// seconds. It must reply with 2xx within ten seconds.
+	Webhook *text `yaml:"webhook" check:"http-url" secret:"true" unset:"none" example:"https://ops.internal/lockstep"`
+
+	// A file with the key that signs the requests to a webhook. It is read for each request.
+	SecretFile *string `yaml:"secret_file" unset:"none: they are not signed" example:"/run/secrets/hook"`
+
+	// The events that it receives messages about. failed, lost, missed: a run has ended like that.
+	// late: a job had no success for longer than its max_silence. recovered: the first success
+	// after a message about one of these. config_refused: a worker has kept its old config, since
+	// the new one has errors.
+	On []jobs.Event `yaml:"on" enum:"failed,lost,missed,late,recovered,config_refused" scalar:"true" size:"1" unset:"failed, lost, missed, late, recovered" example:"[failed, lost, recovered]"`
+
+	definition
+}
+
 // policies are the keys that a job and the defaults share.
 type policies struct {
 	// The time zone of the schedule, as an IANA name.
@@ -424,6 +450,11 @@ type policies struct {
 	// A job without a success for this long is shown as late. 0s means never and overrides the
 	// defaults.
 	MaxSilence *time.Duration `yaml:"max_silence" min:"0s" unset:"never late" example:"26h"`
+
+	// The targets that receive messages about the job. They must be declared under notify at the
+	// top level. An empty list means none and overrides the defaults. Workers of builds from before
+	// this key leave the job to others.
+	Notify *[]string `yaml:"notify" check:"target" unset:"none" example:"[ops]"`
 }
 
 type retryFile struct {
@@ -498,6 +529,10 @@ type jobFile struct {
 	// How many runs of the job may overlap, over all workers. Runs of its ticks overlap only with
 	// overlap: queue or allow. With skip and replace, one tick runs at a time.
 	Concurrency *int `yaml:"concurrency" min:"1" max:"1000000" unset:"one run of a tick, any number of others" example:"3"`
+
+	// A dead man's switch, in the way of Healthchecks: the worker requests URL/start when an
+	// attempt starts, URL when the run has succeeded, and URL/fail when it has failed or is lost.
+	Ping *text `yaml:"ping" check:"http-url" unset:"none" example:"https://hc.example/5f1e9c6a"`
 
 	// Skips the ticks of the job. lockstep job pause does that without a deploy.
 	Paused *bool `yaml:"paused" default:"false" example:"true"`

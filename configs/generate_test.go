@@ -178,6 +178,8 @@ var shapes = map[string]string{
 	"grace":       `^(auto|\+?(([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+)$`,
 	"size":        `^[0-9]+ *(B|KiB|MiB)$`,
 	"permit":      `^[^\s{},=]{1,512}$`,
+	"target":      jobNamePattern,
+	"service-url": `^(` + strings.Join(services, "|") + `)://.`,
 	"cron":        `^\s*(@[a-z]+|\S+(\s+\S+){4,5})\s*$`,
 }
 
@@ -236,6 +238,8 @@ func (g generator) structure(t reflect.Type) *jsonSchema {
 		s.Not = &jsonSchema{Required: []string{"schedule", "every"}}
 	case reflect.TypeFor[permitFile]():
 		s.Required = []string{"limit"}
+	case reflect.TypeFor[targetFile]():
+		s.OneOf = []*jsonSchema{{Required: []string{"url"}}, {Required: []string{"webhook"}}}
 	}
 	return s
 }
@@ -259,7 +263,7 @@ func (g generator) value(t reflect.Type, r *rules) *jsonSchema {
 		return g.structure(t)
 	case reflect.Slice:
 		if r.scalar {
-			element := g.value(t.Elem(), &rules{check: r.check})
+			element := g.value(t.Elem(), &rules{check: r.check, enum: r.enum})
 			return &jsonSchema{OneOf: []*jsonSchema{element, {Type: "array", MinItems: r.size, Items: element}}}
 		}
 		return &jsonSchema{Type: "array", MinItems: r.size, Items: g.value(t.Elem(), r)}
@@ -569,7 +573,7 @@ unit: ` + "`500ms`, `30s`, `15m`, `1h30m`, `168h`" + `.
 
 A worker reloads its files on SIGHUP, on ` + "`lockstep config reload`" + `, and, if started with ` + "`--watch`" + `, when they change. Files
 with errors change nothing. A reload that fails because Redis does not answer is repeated until it succeeds. Settings
-other than jobs and permits need a restart, and the log names them.
+other than jobs, permits and targets of messages need a restart, and the log names them.
 
 `
 

@@ -118,6 +118,10 @@ func (l *loader) buildJobs() []*jobs.Job {
 		if retry := s.file.Defaults.Retry; retry != nil && retry.pauses() {
 			l.checkRetry(base, place{s, node}, " of defaults")
 		}
+		if targets := s.file.Defaults.Notify; targets != nil {
+			_, at := find(node, "notify")
+			l.knownTargets(*targets, place{s, at}, "defaults")
+		}
 	}
 	files := make([]*jobFile, 0, len(l.jobs))
 	for _, f := range l.jobs {
@@ -189,6 +193,12 @@ func (l *loader) buildJob(f *jobFile, base policies) *jobs.Job {
 		Jitter:        *p.Jitter,
 		MaxSilence:    *p.MaxSilence,
 		Paused:        valueOr(f.Paused, false),
+		Notify:        l.notify(*p.Notify),
+		Ping:          string(valueOr(f.Ping, "")),
+	}
+	if targets := f.policies.Notify; targets != nil {
+		_, at := f.find("notify")
+		l.knownTargets(*targets, place{f.src, at}, fmt.Sprintf("job %q", f.name))
 	}
 	f.setWork(job)
 	job.Timeout = timeout(p, job)

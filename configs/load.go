@@ -27,6 +27,9 @@ type Config struct {
 	// Permits are keyed by name.
 	Permits map[string]Permit
 
+	// Targets of messages are sorted by name.
+	Targets []Target
+
 	// Files are the files that were read, in that order.
 	Files []string
 
@@ -64,6 +67,9 @@ type Options struct {
 
 	// Permits reads the permits even with SettingsOnly.
 	Permits bool
+
+	// Targets reads the targets of messages even with SettingsOnly.
+	Targets bool
 
 	// Rights warns of files that other users of this host can read or write but should not: see
 	// CodeRights. It is for checks on the host that uses the config.
@@ -108,11 +114,13 @@ func Load(o Options) (*Config, error) {
 	l := &loader{
 		settingsOnly: o.SettingsOnly,
 		withPermits:  o.Permits,
+		withTargets:  o.Targets,
 		rights:       o.Rights,
 		env:          variables(o.Environ),
 		known:        make(map[string]bool),
 		jobs:         make(map[string]*jobFile),
 		permits:      make(map[string]*permitFile),
+		targets:      make(map[string]*targetFile),
 		secrets:      &secretCache{files: make(map[string]secret)},
 		schedules:    make(map[[2]string]*scheduleInfo),
 		handlers:     o.Handlers,
@@ -131,7 +139,7 @@ func Load(o Options) (*Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Config{Settings: settings, Origins: origins, Permits: l.buildPermits(), Jobs: l.buildJobs(), declared: make(map[string]Origin)}
+	c := &Config{Settings: settings, Origins: origins, Permits: l.buildPermits(), Targets: l.buildTargets(), Jobs: l.buildJobs(), declared: make(map[string]Origin)}
 	c.HTTPTimeouts = l.workTimeouts
 	c.written = make(map[string]Origin, len(c.Jobs))
 	for _, job := range c.Jobs {
@@ -174,6 +182,7 @@ type loader struct {
 
 	settingsOnly bool
 	withPermits  bool // even with settingsOnly
+	withTargets  bool // the same
 	rights       bool // check the permissions of the files
 	env          map[string]string
 
@@ -189,6 +198,7 @@ type loader struct {
 
 	jobs    map[string]*jobFile
 	permits map[string]*permitFile
+	targets map[string]*targetFile
 	secrets *secretCache
 
 	schedules map[[2]string]*scheduleInfo // by cron text and time zone

@@ -104,6 +104,20 @@ func (r replacer) text(s string) (string, error) {
 	return b.String(), nil
 }
 
+// ExpandText returns a text with every ${...} replaced, and their values. A sender of messages
+// calls it right before a request.
+func ExpandText(text string, lookup Lookup) (string, []jobs.Secret, error) {
+	var secrets []jobs.Secret
+	r := replacer{lookup: lookup, read: readSecret, note: func(reference, value string) {
+		secrets = append(secrets, jobs.Secret{Reference: reference, Value: value})
+	}}
+	value, err := r.text(text)
+	return value, secrets, err
+}
+
+// ReadSecret returns the text of a file with a secret, without trailing newlines.
+func ReadSecret(path string) (string, error) { return readSecret(path) }
+
 // Expand returns a copy of a job with every ${VAR}, ${VAR:-default}, ${file:/path} and $$ replaced
 // in its command, http.url, http.headers, env and args. A worker calls it right before an attempt
 // and keeps the copy only in memory, because it may contain secrets. lookup is [os.LookupEnv],

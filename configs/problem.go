@@ -50,6 +50,9 @@ const (
 	CodeLockKey         = "bad-lock-key"     // an invalid lock key, or one that reads missing args
 	CodeDuplicatePermit = "duplicate-permit" // permits that are declared twice
 	CodeUnknownPermit   = "unknown-permit"   // permits that are not declared
+	CodeDuplicateTarget = "duplicate-target" // a target of messages that is declared twice
+	CodeUnknownTarget   = "unknown-target"   // a target of messages that is not declared
+	CodeTarget          = "target"           // a target with keys that exclude each other
 	// more permits than exist, permits that are used as a lock, or a limit without its own version
 	CodePermits        = "bad-permits"
 	CodeAuth           = "bad-auth"        // a mode of authentication that lacks a required key

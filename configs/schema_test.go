@@ -180,7 +180,7 @@ func TestSchemaAndLoaderAgreeOnEveryKey(t *testing.T) {
 // this machine, or that it makes no sense alone.
 func onlyAboutFiles(found Problems) bool {
 	for _, p := range found.List {
-		if !slices.Contains([]string{CodeSecretFile, CodeNoFiles, CodeUnused, CodeUnknownQueue, CodeUnknownPermit, CodeRetry, CodeAuth, CodeTLS}, p.Code) && !isLint(p) {
+		if !slices.Contains([]string{CodeSecretFile, CodeNoFiles, CodeUnused, CodeUnknownQueue, CodeUnknownPermit, CodeUnknownTarget, CodeRetry, CodeAuth, CodeTLS}, p.Code) && !isLint(p) {
 			return false
 		}
 	}
@@ -218,6 +218,8 @@ func document(path []string, value string) string {
 			b.WriteString(indent + "url: https://example.com\n")
 		case i == 2 && path[0] == "permits" && key != "limit":
 			b.WriteString(indent + "limit: 1\n")
+		case i == 2 && path[0] == "notify" && key != "url" && key != "webhook":
+			b.WriteString(indent + "webhook: https://example.com\n")
 		}
 		b.WriteString(indent + key + ":")
 		if i < len(path)-1 {

@@ -195,6 +195,7 @@ func (l *loader) readFile(path string, by *place, opened func() *opened) {
 	}
 	l.register(s)
 	l.declare(s)
+	l.declareTargets(s)
 
 	l.open = append(l.open, openFile{id, path})
 	_, list := find(s.root, "include")

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/json"
+	"slices"
 	"strings"
 	"time"
 )
@@ -183,8 +184,14 @@ type Job struct {
 	// A run becomes due at most this long after its tick. See [Job.Spread].
 	Jitter time.Duration `json:"jitter,omitempty"`
 	Paused bool          `json:"paused,omitempty"` // ticks are skipped
-	// A job without a success for this long is shown as late. 0 means never.
+	// A job without a success for this long is late. 0 means never.
 	MaxSilence time.Duration `json:"max_silence,omitempty"`
+
+	// The targets that receive messages about the job, sorted by their names. Builds from before
+	// this key leave the job to others.
+	Notify []Notify `json:"notify,omitempty"`
+	// The URL of a dead man's switch, see package notify.
+	Ping string `json:"ping,omitempty"`
 
 	stored stored // the text it was read from, see [ReadJob]
 }
@@ -231,6 +238,37 @@ type Lock struct {
 type History struct {
 	Runs int           `json:"runs"`
 	For  time.Duration `json:"for"`
+}
+
+// Notify is a target of messages about a job. Its address belongs to the config of the workers that
+// send; a definition has only its name and its events.
+type Notify struct {
+	Target string  `json:"target"`
+	On     []Event `json:"on"`
+}
+
+// Event is what a message is about.
+type Event string
+
+const (
+	EventFailed    Event = "failed"    // a run has failed, and is not tried again
+	EventLost      Event = "lost"      // a run is lost: see [CrashAbandon]
+	EventMissed    Event = "missed"    // a tick was missed
+	EventLate      Event = "late"      // no success for longer than MaxSilence
+	EventRecovered Event = "recovered" // the first success after a message about one of these
+	// EventRefused says that a worker has refused to reload a config with errors. It concerns no
+	// job.
+	EventRefused Event = "config_refused"
+)
+
+// Events returns all events, in the order in which messages show them.
+func Events() []Event {
+	return []Event{EventFailed, EventLost, EventMissed, EventLate, EventRecovered, EventRefused}
+}
+
+// Notifies reports whether a target of the job receives messages about an event.
+func (j *Job) Notifies(event Event) bool {
+	return slices.ContainsFunc(j.Notify, func(n Notify) bool { return slices.Contains(n.On, event) })
 }
 
 // Output says how much of the output of each attempt is kept.

@@ -80,6 +80,9 @@ func (j *Job) MapTexts(inArgs bool, f func(Text) (string, error)) (*Job, error) 
 		}
 	}
 	out.Env = m.texts(Named, j.Env, "env")
+	if j.Ping != "" {
+		out.Ping = m.text(Text{Path: []string{"ping"}, Role: URL, Value: j.Ping})
+	}
 	out.Args = slices.Clone(j.Args)
 	if inArgs && m.err == nil {
 		out.Args = m.args(out.Args)

@@ -1,6 +1,6 @@
 // Package scheduler decides when a run is made, and ensures that none is forgotten. Its folders do
 // the rest: cronspec computes ticks, ledger records them, queue carries deliveries, worker does the
-// work, admin shows it.
+// work, notify sends messages about it, admin shows it.
 //
 // # Ticks
 //

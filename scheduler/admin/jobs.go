@@ -193,7 +193,7 @@ func newDefined(d *jobs.Job) (Defined, *cronspec.Schedule) {
 		Retry: Retry{Max: d.Retry.Max, Backoff: d.Retry.Backoff, Initial: Seconds(d.Retry.Initial),
 			MaxDelay: Seconds(d.Retry.MaxDelay)},
 		Overlap: d.Overlap, MaxQueued: d.MaxQueued, OnMissed: d.OnMissed, OnCrash: d.OnCrash, MaxCrashes: d.MaxCrashes,
-		StartDeadline: seconds(d.StartDeadline), Jitter: seconds(d.Jitter), MaxSilence: seconds(d.MaxSilence),
+		StartDeadline: seconds(d.StartDeadline), Jitter: seconds(d.Jitter), MaxSilence: seconds(d.MaxSilence), Notify: d.Notify,
 	}
 	if kind := d.Kind(); kind != nil {
 		defined.Kind, defined.Work = kind.Name, kind.Line(d)

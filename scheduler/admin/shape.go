@@ -473,6 +473,9 @@ type Defined struct {
 	Jitter        *Seconds `json:"jitter_seconds"`
 	MaxSilence    *Seconds `json:"max_silence_seconds"`
 
+	// targets of messages about it, and their events
+	Notify []jobs.Notify `json:"notify,omitempty"`
+
 	// Problem is why the trigger cannot be computed on this machine, or why the definition cannot
 	// be read as a whole. Other definitions do not have the field.
 	Problem Text `json:"problem,omitempty"`

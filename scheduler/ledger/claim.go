@@ -219,7 +219,7 @@ func (l *Ledger) decodeClaim(due Due, marks []mark, r *space.Reader) (*Claimed, 
 		if r.Err != nil {
 			break
 		}
-		claimed.Args = json.RawMessage(strings.TrimPrefix(args, " ")) // see storedArgs
+		claimed.Args = json.RawMessage(strings.Trim(args, " ")) // see storedArgs
 		if claimed.Record, claimed.Items, r.Err = decode(due.Run, record, "", args); r.Err == nil {
 			claimed.Job, r.Err = l.definition(due.Run, key, definition)
 			if errors.Is(r.Err, jobs.ErrSignature) {

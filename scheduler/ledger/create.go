@@ -556,7 +556,7 @@ func (l *Ledger) decisionArgs(d *Decision) ([]any, error) {
 		seen = "again"
 	}
 	args := []any{d.Job.Name, seen, d.Cursor.UnixMilli(), string(d.By), d.Job.Queue, string(d.Job.Overlap),
-		min(d.Job.MaxQueued, jobs.QueuedMost), d.Job.History.Runs, d.Job.History.For.Milliseconds(), string(arguments), named(string(definition)),
+		min(d.Job.MaxQueued, jobs.QueuedMost), d.Job.History.Runs, d.Job.History.For.Milliseconds(), markedArgs(arguments, d.Job), named(string(definition)),
 		positive(d.Job.StartDeadline), patience, onBusy, limits, d.Job.Paused, alone, hash, len(items), l.replaceAfter(d)}
 	for _, item := range items {
 		args = append(args, item.String())
@@ -710,7 +710,17 @@ func compact(text json.RawMessage) (json.RawMessage, error) {
 // [Ledger.Reopen].
 func storedArgs(arguments json.RawMessage, job *jobs.Job) string {
 	if jobs.HasPlaceholders(arguments) && jobs.SameArgs(arguments, job.Args) {
-		return " " + string(arguments)
+		return " " + markedArgs(arguments, job)
+	}
+	return markedArgs(arguments, job)
+}
+
+// markedArgs returns args as a body stores them: a blank at the end marks those of a job with
+// targets, so that the end of any other run need not read its definition. JSON may have blanks
+// there, so builds from before that read the same args.
+func markedArgs(arguments json.RawMessage, job *jobs.Job) string {
+	if len(job.Notify) > 0 {
+		return string(arguments) + " "
 	}
 	return string(arguments)
 }

@@ -259,6 +259,53 @@
 // made: a later run with the same id does not inherit the children. A loss of data loses the
 // children, while each child that is re-asserted keeps its parent.
 //
+// # Messages
+//
+// A definition names targets of messages, each with its events ([jobs.Notify]). The script that
+// records an end also stores a message for each target that wants to know of it: so a run that has
+// ended as failed, lost or missed has exactly one message for each such target, and a worker that
+// dies before or after loses and doubles none. The scripts are those that call final (finish,
+// crash, cancel, expire, claim, create for runs that it replaces, refuse, skip, assert), and those
+// that record the end of a run that never was outstanding: create and adopt. A run that refuse
+// parks has its message then, and none when its history can be written again. Lines for ticks that
+// no definition has decided have none.
+//
+// The first success after a message is a recovery. The fact n<job> has the targets that wait for
+// it, and the script that records the success removes it. A job that is silent for too long has one
+// message for each silence (silence.lua): the same fact notes which one. Every worker looks, by the
+// clock of the server, for the jobs whose active definition it carries, and only when one may be
+// late: once in max_silence.
+//
+// Only the end of a run with targets reads its definition. The body of such a run is marked, by a
+// blank behind its arguments, which the process writes that makes the run. The fast path of finish
+// reads one fact more for such a run, and leaves a recovery to the general path.
+//
+//	           TakeMail              MailSent
+//	waiting ──────────────> taken ───────────────> sent
+//	   ^                     │  │
+//	   └─── lease over ──────┘  │ MailFailed
+//	   └─── pause over ─────────┴───────────────> abandoned, in the audit, after [MailFor]
+//
+// Messages wait by target and job. A worker takes those that wait together, in their order, as one
+// batch of at most [BatchMost], whose last message is noted: a batch that is taken again contains
+// the same messages, and so has the same name for its receiver. After a batch, the next one waits
+// for [MailPause], so that messages of that time are combined. A worker takes only what it can send
+// to; it passes over the other targets, and abandons what has waited there for [MailFor].
+//
+//   - At most 10,000 messages wait, and 1,000 for one target. Further ones are counted, and the
+//     next batch of the target brings their number into the audit.
+//   - A worker that dies between taking and sending, or between sending and recording, leaves its
+//     batch to the one that finds it when [MailLease] is over. In the second case the target gets
+//     the batch twice, under one name.
+//   - A lost reply of MailSent or MailFailed is not repeated: the lease ends, and the batch is sent
+//     again. A late one changes nothing once another worker has reported the end of the batch.
+//   - A loss of data loses the messages that were not sent yet. An end that a worker re-asserts
+//     because it recorded it (see below) has its message again, under the same name: that of an end
+//     contains the token of its attempt. A job may be reported late once more.
+//   - A build from before messages ignores the mark. It creates no ticks from a definition with
+//     targets, and starts no run of it; but it may end one without a message (cancel, crash), and
+//     the requests that it records have no mark.
+//
 // # Final records
 //
 // A history may contain very many runs, and most of them are alike: one attempt, which succeeded,

@@ -83,6 +83,8 @@ func TestFaultsOfFastPathsAreFound(t *testing.T) {
 		"a claim brings a name that its worker lacks":        {"if runnable and mark then", "if false then"},
 		"a finish is not counted":                            {"for trigger, n in pairs(triggers) do", "for trigger, n in pairs({}) do"},
 		"a finish counts one run of all that end together":   {"(triggers[trigger] or 0) + 1", "1"},
+		"a finish tells nobody of a recovery":                {"told = awaits", ""},
+		"a finish keeps the mark of its targets":             {"string.byte(body, at - 1) == 32 and at - 2 or at - 1", "at - 1"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()

@@ -82,6 +82,8 @@ type play struct {
 
 	// of all runs, when they were last checked
 	records map[jobs.RunID]*ledger.Record
+	// ends of runs that targets are told of
+	told []*ledger.Record
 	// the holds and waits of that time, and how many ends of each were kept
 	present map[string]bool
 	ended   map[string]int
@@ -97,6 +99,10 @@ type sentClaim struct {
 	wait    time.Duration // for which others may pass the wait that it may cause
 }
 
+// playedTargets are the targets of all jobs in random histories: one learns of everything, one of
+// some ends, and not of recoveries.
+var playedTargets = []jobs.Notify{{Target: "all", On: jobs.Events()}, {Target: "some", On: []jobs.Event{jobs.EventFailed, jobs.EventLost}}}
+
 // playedJobs are the jobs of all runs in random histories.
 var playedJobs = []string{string(jobs.OverlapQueue), string(jobs.OverlapReplace), string(jobs.OverlapAllow), "billed"}
 
@@ -107,6 +113,7 @@ func newPlay(f *fixture, seed uint64) *play {
 		job := newJob(string(overlap))
 		job.Overlap, job.MaxCrashes, job.Retry.Max, job.StartDeadline = overlap, 5, 5, 2*time.Hour
 		job.Lock = jobs.Lock{Wait: time.Hour, OnBusy: []jobs.OnBusy{jobs.BusyRequeue, jobs.BusySkip, jobs.BusyFail}[p.rand.IntN(3)]}
+		job.Notify = playedTargets
 		p.ticking = append(p.ticking, job)
 		p.cursors[job.Name] = f.cursor(job, 3000)
 	}
@@ -336,7 +343,7 @@ func (p *play) enqueue() {
 	if p.rand.IntN(2) == 0 {
 		job.Queue = "slow"
 	}
-	job.MaxCrashes, job.Retry.Max = 5, 5
+	job.MaxCrashes, job.Retry.Max, job.Notify = 5, 5, playedTargets
 	if !p.plain && p.rand.IntN(2) == 0 {
 		job.Lock.Wait, job.Lock.OnBusy = time.Hour, []jobs.OnBusy{jobs.BusyRequeue, jobs.BusySkip, jobs.BusyFail}[p.rand.IntN(3)]
 	}
@@ -699,7 +706,15 @@ func (p *play) check() {
 	if wrong := wrongRecords(p.records, records); wrong != "" {
 		p.fatalf("%s", wrong)
 	}
+	for id, record := range records {
+		before := p.records[id]
+		ended := record.State == ledger.StateFailed || record.State == ledger.StateLost || record.State == ledger.StateMissed
+		if ended && (before == nil || before.State != record.State) {
+			p.told = append(p.told, record)
+		}
+	}
 	p.records = records
+	p.checkMail()
 	p.checkDied(runs)
 	p.checkBeside(runs)
 	p.checkActing(own)
@@ -782,6 +797,56 @@ func (p *play) checkPast(holds, waits map[string]string) {
 		}
 	}
 	p.present, p.ended = present, ended
+}
+
+// checkMail checks that each end which targets are told of has exactly one message for each of
+// them, and that a job recovers once after some of them: when it next succeeds.
+func (p *play) checkMail() {
+	p.Helper()
+	want, got := make(map[string]int), make(map[string]int)
+	for _, record := range p.told {
+		want[fmt.Sprintf("all %s %s", record.State, record.ID)]++
+		if record.State != ledger.StateMissed {
+			want[fmt.Sprintf("some %s %s", record.State, record.ID)]++
+		}
+	}
+	ids := make(map[string]bool)
+	last := make(map[string]string) // by job: the event that all has heard of last
+	members, err := p.rdb.ZRange(p.Context(), p.key("mail"), 0, -1).Result()
+	if err != nil {
+		p.fatalf("%v", err)
+	}
+	for _, member := range members {
+		parts := strings.SplitN(member, "\x00", 4)
+		target, job, fields := parts[0], parts[1], strings.Split(parts[3], us)
+		if ids[target+fields[0]] {
+			p.fatalf("%s is told of %s twice", target, fields[0])
+		}
+		ids[target+fields[0]] = true
+		if fields[1] != "recovered" {
+			got[target+" "+fields[1]+" "+fields[3]]++
+		} else if before := last[job]; target != "all" || before == "" || before == "recovered" {
+			p.fatalf("%s is told that %s has recovered, the last message was %q", target, job, before)
+		}
+		if target == "all" {
+			last[job] = fields[1]
+		}
+	}
+	for what, n := range want {
+		if got[what] != n {
+			p.fatalf("%d messages %q, want %d", got[what], what, n)
+		}
+		delete(got, what)
+	}
+	if len(got) > 0 {
+		p.fatalf("messages without an end: %v", got)
+	}
+	facts := p.all("facts")
+	for job, event := range last {
+		if flag, set := facts["n"+job]; set != (event != "recovered") {
+			p.fatalf("all was last told that %s has %s, and what it recovers from is %q", job, event, flag)
+		}
+	}
 }
 
 // checkDied checks the records of deaths: each suspect is an outstanding run that crashed in that

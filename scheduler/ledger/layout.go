@@ -11,7 +11,8 @@ var ownKeys = []string{
 	"run",
 	// HASH run -> arguments (JSON), \31, and its definition: @ and its name, see defs; in format 1,
 	// and if the run was made before format 2 was written, the definition itself (JSON). A blank
-	// before the arguments of a request: they are those of the definition, and have ${...}
+	// before the arguments of a request: they are those of the definition, and have ${...}. A blank
+	// after the arguments: the definition has targets of messages
 	"body",
 	// HASH run -> its closed attempts, JSON objects joined by commas; of many, see close in
 	// lib/attempt.lua, not all
@@ -74,6 +75,9 @@ var ownKeys = []string{
 	//     joined by \31
 	//   - s<job>: spans of ticks to skip: from, to (ms), actor and reason; joined by \30, and by
 	//     \31
+	//   - n<job>: what its next success recovers from: the g<job> for which it was reported late,
+	//     or nothing, then the targets that have received a message since its last success and want
+	//     to know of the next one; joined by \30
 	//   - m<job>: its absence: no worker carried it, it has begun anew, and the ticks up to then
 	//     have no line yet. Its last cursor before, the one that it began anew with (ms), and the
 	//     trigger before; joined by \30
@@ -116,6 +120,23 @@ var ownKeys = []string{
 	//   - a, outcome, job: attempts that ended in another way than by success
 	//   - since: server ms at which a poll first found no such field
 	"totals",
+	// ZSET all scores 0: target \0 job \0 number (16 digits) \0 a storedMessage. The messages that
+	// were not sent yet, in their order. The job is empty for messages that concern none
+	"mail",
+	// ZSET target \0 job, score = server ms from which its messages may be sent. Every target and
+	// job with a message in mail is a member
+	"post",
+	// HASH by field:
+	//   - number: that of the last message
+	//   - batch:<target> \0 <job>: a storedBatch, while some of its messages are being sent, or
+	//     wait for another try
+	//   - sent:<target>, unsent:<target>: how many of its messages were sent, and how many could
+	//     not be sent and are in the audit
+	//   - dropped:<target>: how many were not stored, since too many were waiting
+	//   - silent:<target>: how many of these the audit does not have yet
+	//   - error:<target>: ms of its last failure and the error, joined by \31, until a message is
+	//     sent
+	"mailed",
 }
 
 // historyKeys come next, in scripts that can end a run: those of its job. Last, in a call with an
@@ -238,16 +259,45 @@ type storedCarried struct {
 	Configs string // the digests of the configs with it, joined by commas
 }
 
-// The layouts of the records above: R_STATE, F_LOG, B_RESOURCE, C_HASH.
+// storedMessage is a message to a target, its fields joined by \31.
+type storedMessage struct {
+	ID      string // the same for each target
+	Event   string // a [jobs.Event]
+	At      string // when it was stored, server ms
+	Run     string // empty for a message about a job or a worker
+	Trigger string
+	Tick    string
+	Upto    string
+	Attempt string // of the run's last attempt
+	Started string // when the first one began
+	Fails   string
+	Crashes string
+	Worker  string // the session of the last attempt, or the worker
+	Reason  string // of the end; or what a late job or a worker has to say
+	Error   string // of the last attempt, as JSON, perhaps followed by more of its entry in the log
+}
+
+// storedBatch is what one request to a target contains, its fields joined by \31.
+type storedBatch struct {
+	Upto  string // the number of the last message in it
+	Tries string `new:"0"` // requests that have failed
+}
+
+// The layouts of the records above: R_STATE, F_LOG, B_RESOURCE, C_HASH, M_EVENT, P_UPTO.
 var (
 	runLayout     = space.RecordOf[storedRun]("R", 31)
 	finalLayout   = space.RecordOf[storedFinal]("F", 29)
 	blockerLayout = space.RecordOf[storedBlocker]("B", 30)
 	carriedLayout = space.RecordOf[storedCarried]("C", 30)
+	messageLayout = space.RecordOf[storedMessage]("M", 31)
+	batchLayout   = space.RecordOf[storedBatch]("P", 31)
 )
 
 // expand replaces what a text of Lua names of the records. The text of a final record may name
 // those of its run.
 func expand(text string) string {
-	return finalLayout.Expand(carriedLayout.Expand(blockerLayout.Expand(runLayout.Expand(text))))
+	for _, layout := range []interface{ Expand(string) string }{runLayout, blockerLayout, carriedLayout, finalLayout, messageLayout, batchLayout} {
+		text = layout.Expand(text)
+	}
+	return text
 }

@@ -103,7 +103,7 @@ var library = sync.OnceValue(func() string {
 	var text strings.Builder
 	text.WriteString(space.DeclareKeys(slices.Concat(ownKeys, historyKeys)))
 	for _, noun := range []script{
-		"values", "run", "child", "body", "total", "attempt", "output", "wait", "order", "news", "end", "tick", "job", "carry",
+		"values", "run", "child", "body", "total", "attempt", "output", "wait", "order", "news", "message", "end", "tick", "job", "carry",
 	} {
 		text.WriteString(("lib/" + noun).read())
 	}
@@ -210,8 +210,8 @@ func (l *Ledger) runAll(ctx context.Context, s script, steps []step) []*space.Ca
 	return calls
 }
 
-// A keyedStep is a step of a script with a key that belongs to one thing, such as a run. That is the
-// last key.
+// A keyedStep is a step of a script with a key that belongs to one thing, such as a run. That is
+// the last key.
 type keyedStep struct {
 	job  string // as in run
 	key  string // without the prefix of the namespace

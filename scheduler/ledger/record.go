@@ -213,7 +213,7 @@ func (f *storedRun) decode(id jobs.RunID, log, args string) (*Record, []locks.It
 	}
 	if args != "" {
 		args, r.Templated = strings.CutPrefix(args, " ")
-		r.Args = json.RawMessage(args)
+		r.Args = json.RawMessage(strings.TrimSuffix(args, " ")) // see markedArgs
 	}
 	if r.State.Facts().Index != IndexTime {
 		r.At = time.Time{}

@@ -314,6 +314,24 @@ func (m *meter) usesOfRuns() []use {
 			_, _, err := m.ledger.Skip(ctx, decision.Job, decision.Seen, decision.Cursor, act)
 			return err
 		}},
+		{"the messages of a target are sent", func(ctx context.Context) error {
+			return many(ctx, 1000, func(ctx context.Context, i int) error {
+				return m.ledger.AddMail(ctx, strconv.Itoa(i), jobs.EventRefused, m.locks.Session(), "a text", []string{"target"})
+			})
+		}, func(ctx context.Context) error {
+			if _, err := m.ledger.Mail(ctx, nil); err != nil {
+				return err
+			}
+			batches, _, err := m.ledger.TakeMail(ctx, []string{"target"}, 0)
+			if err != nil {
+				return err
+			}
+			return each(batches, func(batch ledger.Batch) error { return m.ledger.MailSent(ctx, &batch) })
+		}},
+		{"late jobs are looked for", nil, func(ctx context.Context) error {
+			_, err := m.ledger.Silences(ctx, slices.Repeat([]*ledger.Encoded{{Job: m.job}}, 1000))
+			return err
+		}},
 		{"as many definitions as are registered at a time", nil, func(ctx context.Context) error {
 			definitions := make([]*jobs.Job, ledger.RegisterBatch)
 			for i := range definitions {

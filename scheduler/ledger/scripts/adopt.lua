@@ -45,7 +45,11 @@ end
 local run = fresh(job, ARGV[6], 'enqueue', '')
 if ARGV[8] ~= '' then
   run[R_STATE], run[R_REASON], run[R_FINISHED] = 'failed', ARGV[8], ms
-  archive(id, run, '', ARGV[9])
+  local args, marked = unmarked(ARGV[9])
+  if marked then
+    tell(job, sub(ARGV[10], string.find(ARGV[10], US, 1, true) + 1), 'failed', {messageOf(id, run, 'failed', endingOf(run), '')})
+  end
+  archive(id, run, '', args)
   totalRun(run)
   trim(tonumber(ARGV[14]), tonumber(ARGV[15]))
   return {'created', id, '0', 'failed'}

@@ -40,8 +40,9 @@ else
   checkBodies(ARGV[11])
 end
 
-local ended = {}
+local ended, told = {}, {missed = {}, failed = {}}
 local out = {'ok', ended}
+local args, marked = unmarked(ARGV[10])
 local ordered = call('HMGET', FACTS, 'p' .. job, 's' .. job)
 local spans, left, passed = spansOf(ordered[2], tonumber(ARGV[3]))
 local decision = {
@@ -126,9 +127,14 @@ for i = START, #ARGV, 6 do
     ended[#ended + 1] = id
     ended[#ended + 1] = verdict
     announce(id, verdict)
-    archive(id, run, '', ARGV[10])
+    local messages = marked and told[verdict]
+    if messages then messages[#messages + 1] = messageOf(id, run, verdict, endingOf(run), '') end
+    archive(id, run, '', args)
     addTotal(upto ~= '' and at or 1, 't', verdict, job)
   end
+end
+for event, messages in pairs(told) do
+  if #messages > 0 then tell(job, sub(ARGV[11], string.find(ARGV[11], US, 1, true) + 1), event, messages) end
 end
 trim(tonumber(ARGV[8]), tonumber(ARGV[9]))
 if decision.S then

@@ -11,8 +11,8 @@
 -- A success is plain when its attempt is the running one, was not asked to stop, its run has never
 -- crashed, and its hold is still as it was granted: nothing but exclusive locks, without limits,
 -- which no request waits for and which were not revoked. After earlier attempts, it has no output,
--- which would have to join theirs. The first write is a removal, so that a full Redis does not
--- refuse it.
+-- which would have to join theirs. If its job has targets of messages, none of them waits for a
+-- success. The first write is a removal, so that a full Redis does not refuse it.
 do
   local match, find = string.match, string.find
   -- A plain record. All other fields are as in a new one.
@@ -53,9 +53,14 @@ do
     local queues = #members > 0 and awaited(bundles, 1, #bundles)
     local bodies = #members > 0 and values(BODY, mine)
     local logs = again and values(LOG, mine) or {}
+    local awaits -- whether a target waits for a success of the job
     for p = 1, #plain do
-      local run = plain[p]
-      if granted[p] and bodies[p] ~= nil and (run[8] == '1' or logs[p] ~= nil) and noneIn(queues, bundles, run[13], run[14]) then
+      local run, told, body = plain[p], false, bodies[p]
+      if body and find(body, ' \31', 1, true) then
+        if awaits == nil then awaits = call('HEXISTS', FACTS, 'n' .. run[4]) == 1 end
+        told = awaits
+      end
+      if granted[p] and not told and bodies[p] ~= nil and (run[8] == '1' or logs[p] ~= nil) and noneIn(queues, bundles, run[13], run[14]) then
         local e = #ended + 1
         ended[e], gone[e], mine[e], bodies[e], logs[e] = run, members[p], mine[p], bodies[p], logs[p]
         for i = run[13], run[14] do names[#names + 1] = bundles[i] end
@@ -95,7 +100,8 @@ do
         end
         hist[2 * e - 1] = id
         hist[2 * e] = F_TEXT{RUN = R_TEXT{STATE = 'succeeded'; N = format('%d', n + 1); JOB_SINCE = made; TOKEN = token;
-          ATTEMPT = attempt; FIRST_CRASHES = tally; FINISHED = ms; CLOSED = '1' .. rest}; LOG = log; ARGS = sub(body, 1, at - 1)}
+          ATTEMPT = attempt; FIRST_CRASHES = tally; FINISHED = ms; CLOSED = '1' .. rest}; LOG = log;
+          ARGS = sub(body, 1, string.byte(body, at - 1) == 32 and at - 2 or at - 1)}
         done[2 * e - 1], done[2 * e] = ms, id
         if tail ~= '' then tails[#tails + 1], tails[#tails + 2] = id, tail end
         replies[k] = 1

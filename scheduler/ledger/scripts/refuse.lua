@@ -46,12 +46,18 @@ if not why then
   final(S, id, run, 'failed', reason)
 else
   undue(id, run)
+  local ending = endingOf(run)
   call('ZREM', TIMER, id)
   if run[R_WAITS] == '1' then S.drop('+' .. id, 'f') end
   reason = reason .. '; parked, since the history of its job cannot be written: ' .. why
   run[R_STATE], run[R_REASON], run[R_FINISHED], run[R_WAITS] = 'failed', reason, ms, ''
   save(id, run)
   call('ZADD', LATE, format('%.0f', now + 60000), id)
+  local args, definition, byname = apart(call('HGET', BODY, id) or '')
+  local _, marked = unmarked(args)
+  if marked then
+    tell(run[R_JOB], resolve(definition, byname), 'failed', {messageOf(id, run, 'failed', ending, call('HGET', LOG, id) or '')})
+  end
 end
 S.settle()
 offered(S, list)

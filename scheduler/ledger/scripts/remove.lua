@@ -29,7 +29,7 @@ if #old > 0 then
 end
 call('DEL', HIST)
 call('DEL', OUTPUT)
-call('HDEL', FACTS, 'g' .. job, 'p' .. job, 'v' .. job, 's' .. job, 'm' .. job)
+call('HDEL', FACTS, 'g' .. job, 'p' .. job, 'v' .. job, 's' .. job, 'm' .. job, 'n' .. job)
 local totals = {}
 for i = 5, #ARGV do totals[i - 4] = ARGV[i] .. US .. job end
 redis.pcall('HDEL', TOTALS, unpack(totals))

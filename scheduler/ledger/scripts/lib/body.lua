@@ -21,17 +21,35 @@ local function apart(body)
   return sub(body, 1, at - 1), sub(body, at + 1), string.byte(body, at + 1) == 64
 end
 
+-- resolve returns the definition (JSON) of a run: '' if it has none, or if the one that its body
+-- names is missing.
+local function resolve(definition, byname)
+  if byname then return call('HGET', DEFS, definition) or '' end
+  return definition
+end
+
+-- unmarked returns the arguments of a body without the blank at their end, and whether they had it:
+-- that of a definition with targets of messages.
+local function unmarked(args)
+  if string.byte(args, -1) == 32 then return sub(args, 1, -2), true end
+  return args, false
+end
+
 -- disembody removes the body of a run, and its definition if no other body names that. It returns
--- the arguments, and whether the body named the definition.
-local function disembody(id)
+-- the arguments, whether the body named the definition, and the definition (JSON), if that has
+-- targets of messages and wanted returns true.
+local function disembody(id, wanted)
   local args, name, byname = apart(call('HGET', BODY, id) or '')
+  local marked, definition
+  args, marked = unmarked(args)
+  if marked and wanted and wanted() then definition = resolve(name, byname) end
   call('HDEL', BODY, id)
   if byname then
     -- Another program wrote a value that is not a number; then the text stays.
     local left = redis.pcall('HINCRBY', DEFS, '#' .. sub(name, 2), -1)
     if type(left) == 'number' and left <= 0 then call('HDEL', DEFS, name, '#' .. sub(name, 2)) end
   end
-  return args, byname
+  return args, byname, definition
 end
 
 -- embody writes the body of a run. definition: its name and the definition (JSON), joined by \31.
@@ -47,13 +65,6 @@ local function embody(id, args, definition)
     if call('HINCRBY', DEFS, '#' .. name, 1) == 1 or call('HSTRLEN', DEFS, '@' .. name) ~= #text then call('HSET', DEFS, '@' .. name, text) end
     call('HSET', BODY, id, args .. US .. '@' .. name)
   end
-end
-
--- resolve returns the definition (JSON) of a run: '' if it has none, or if the one that its body
--- names is missing.
-local function resolve(definition, byname)
-  if byname then return call('HGET', DEFS, definition) or '' end
-  return definition
 end
 
 -- markof returns the mark of a definition in a body, which a claim lists if its worker can run it:

@@ -58,11 +58,27 @@ local function settled(id, run)
   if run[R_STOP] ~= '' then call('ZREM', ASK, run[R_SESSION] .. '\0' .. id) end
 end
 
+-- wants returns a function that reports whether targets receive a message about the end of a run
+-- in this state, if it has any. A run that refuse has parked had its message then.
+local function wants(run, state)
+  local parked, job = run[R_STATE] == 'failed', run[R_JOB]
+  return function() return not parked and (EVENTS[state] or state == 'succeeded' and call('HEXISTS', FACTS, 'n' .. job) == 1) end
+end
+
+-- endingOf returns what names the end of a run among others of that run: the token of the attempt
+-- that ends it, or n. A worker that reports the end of its attempt again, after Redis has lost it,
+-- gives it the same name.
+local function endingOf(run)
+  if run[R_STATE] == 'running' then return run[R_TOKEN] end
+  return 'n' .. run[R_N]
+end
+
 -- final permanently ends an outstanding run.
 local function final(S, id, run, state, reason)
   -- A request's only attempt needs no announcement: no worker but its own knows of it.
   if run[R_TICK] ~= '' or run[R_ATTEMPT] ~= '1' or run[R_STATE] ~= 'running' then announce(id, state) end
   undue(id, run)
+  local wanted, ending = wants(run, state), endingOf(run)
   call('ZREM', TIMER, id)
   if run[R_DEADLINE] ~= '' or run[R_PATIENCE] ~= '' then call('ZREM', LATE, id) end
   call('ZREM', OPEN, run[R_JOB] .. '\0' .. pad(run[R_TICK]) .. '\0' .. id)
@@ -78,7 +94,11 @@ local function final(S, id, run, state, reason)
     end
   end
   call('HDEL', RUN, id)
-  local args, byname = disembody(id)
+  local args, byname, definition = disembody(id, wanted)
+  if definition then
+    local event = state == 'succeeded' and 'recovered' or state
+    tell(run[R_JOB], definition, event, {messageOf(id, run, event, ending, log)})
+  end
   archive(id, run, log, args, byname)
   totalRun(run)
   call('HDEL', LOG, id)
