@@ -146,7 +146,7 @@ func TestWhatAReceiverMayDoWrong(t *testing.T) {
 		want string
 	}{
 		"500":                     {serve(t, func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "no s3cret-token", 500) }), "it replied with status 500: no ${secret}"},
-		"a redirect":              {serve(t, func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, other, 307) }), "redirect (status 307)"},
+		"a redirect":              {serve(t, func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, other, http.StatusTemporaryRedirect) }), "redirect (status 307)"},
 		"a certificate of nobody": {secure.URL, "certificate"},
 		"nobody listens":          {gone.URL, "connection refused"},
 		"a cut connection":        {serve(t, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }), "EOF"},
