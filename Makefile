@@ -20,10 +20,10 @@ ALONE := lockstep/cmd|lockstep/locks|lockstep/locks/space
 NEEDED := redis-server:redis-server gcc:gcc,libc6-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-short test-browser test-deploy release check tidy-check fmt-check lint fmt generate picture bench bench-go soak fuzz needed
+.PHONY: help build demo test test-short test-browser test-contract test-deploy release check tidy-check fmt-check lint fmt generate picture bench bench-go soak fuzz needed
 
 help: ## print the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # Without cgo, no dynamic loader has to run, so each command's guard takes 30 % less CPU time to
 # start.
@@ -51,6 +51,10 @@ test-short: needed ## only the fast tests, without the race detector
 test-browser: needed ## the pages in a real browser, if chromium is installed
 	cd cmd/browser && $(GO) test -race -timeout 20m $(ONE) ./...
 
+# A module of its own, too. Without cgo, its packages are those of `make build`.
+test-contract: needed ## the HTTP API against its OpenAPI document
+	cd cmd/contract && CGO_ENABLED=0 $(GO) test -timeout 20m $(ONE) ./...
+
 # Modules of their own, too. The first run builds helm and nfpm, which takes minutes.
 test-deploy: ## the Helm chart, and that a release is reproducible
 	cd configs/deploy/helm && $(GO) test -timeout 30m $(ONE) ./...
@@ -59,7 +63,7 @@ test-deploy: ## the Helm chart, and that a release is reproducible
 release: ## archives, packages, SBOMs and checksums of a commit in bin/release; ARGS= passes flags
 	cd cmd/release && $(GO) run . $(ARGS)
 
-check: tidy-check fmt-check lint build test test-browser test-deploy ## what CI runs: tidy go.mod, format, lint, build, all tests
+check: tidy-check fmt-check lint build test test-browser test-contract test-deploy ## what CI runs: tidy go.mod, format, lint, build, all tests
 
 lint: ## golangci-lint by .golangci.yml, and the prose of all texts by cmd/prose_test.go
 	$(LINT) run
@@ -99,6 +103,7 @@ fuzz: needed ## each fuzz test for FUZZTIME (30s)
 tidy-check:
 	$(GO) mod tidy -diff
 	cd cmd/browser && $(GO) mod tidy -diff
+	cd cmd/contract && $(GO) mod tidy -diff
 	cd cmd/release && $(GO) mod tidy -diff
 	cd configs/deploy/helm && $(GO) mod tidy -diff
 

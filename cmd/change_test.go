@@ -175,8 +175,8 @@ func TestReadmeListsAreTrue(t *testing.T) {
 		ended++
 		files = nil
 	}
-	if ended != 5 {
-		t.Errorf("checked %d lists, want 5", ended)
+	if ended != 6 {
+		t.Errorf("checked %d lists, want 6", ended)
 	}
 }
 

@@ -239,18 +239,21 @@ type EntryGroup struct {
 	Entries []Entry `json:"entries"`
 }
 
+// groupings return the names of the groups that an entry is in.
+var groupings = map[string]func(*Entry) []string{
+	"worker": func(e *Entry) []string { return []string{string(e.Worker)} },
+	"lock":   (*Entry).Locks,
+	"job":    func(e *Entry) []string { return []string{string(e.Job)} },
+}
+
+// Groupings returns what [GroupEntries] groups by.
+func Groupings() []string { return slices.Sorted(maps.Keys(groupings)) }
+
 // GroupEntries groups entries by worker, lock or job, in the order of these names. An entry is in
 // the group of each of its locks.
 func GroupEntries(entries []Entry, by string) ([]EntryGroup, error) {
-	var names func(*Entry) []string
-	switch by {
-	case "worker":
-		names = func(e *Entry) []string { return []string{string(e.Worker)} }
-	case "job":
-		names = func(e *Entry) []string { return []string{string(e.Job)} }
-	case "lock":
-		names = (*Entry).Locks
-	default:
+	names := groupings[by]
+	if names == nil {
 		return nil, fmt.Errorf("%w: group %q: it must be worker, lock or job", ErrInvalid, by)
 	}
 	groups := make(map[string][]Entry)

@@ -36,7 +36,7 @@ func (s *Server) routes() {
 	}, with(admin.JobFilters, "note")...).as("listJobs", "Jobs, by name")
 	list(s, v1+"jobs/{job}/ticks", s.ticks, admin.TickFilters...).as("listTicks", "Ticks of a job and their outcomes")
 	one(s, v1+"runs", s.runs, with(admin.RunFilters, "group", "limit", "cursor")...).
-		gives(http.StatusOK, part[admin.Run]{}).gives(http.StatusOK, part[admin.ErrorGroup]{}).
+		among("group", "error").gives(http.StatusOK, part[admin.Run]{}).gives(http.StatusOK, part[admin.ErrorGroup]{}).
 		as("listRuns", "Runs, the outstanding ones before the finished ones, or groups of them")
 	listSnapshot(s, v1+"locks", func(s *admin.Snapshot, f admin.Filter) ([]admin.Lock, error) { return f.Locks(s.Locks()), nil },
 		func(lock *admin.Lock) string { return lock.Name }, admin.LockFilters...).
@@ -45,7 +45,8 @@ func (s *Server) routes() {
 		func(wait *admin.Wait) string { return fmt.Sprintf("%020d", wait.Ticket) }, admin.WaitFilters...).
 		as("listWaits", "Requests that wait for locks, in the order of their tickets")
 	one(s, v1+"holds", s.holds, "since", "until", "group", "worker", "lock", "job", "kind", "limit", "cursor").
-		as("listHolds", "Holds and waits, present and ended")
+		among("group", admin.Groupings()...).gives(http.StatusOK, history[admin.Entry]{}).gives(http.StatusOK, history[admin.EntryGroup]{}).
+		as("listHolds", "Holds and waits, present and ended, or groups of them")
 	listSnapshot(s, v1+"workers", func(s *admin.Snapshot, f admin.Filter) ([]admin.Worker, error) { return f.Workers(s) },
 		func(w *admin.Worker) string { return string(w.ID) }, admin.WorkerFilters...).
 		as("listWorkers", "Workers, by ID")
@@ -56,7 +57,7 @@ func (s *Server) routes() {
 		user := signedIn(ctx)
 		return &WhoAmI{admin.Text(user.name), s.o.SignIn.mode, user.role}, nil
 	}).as("whoAmI", "The user that sends the request")
-	s.handle(v1+"events", s.events).givesText(http.StatusOK, "text/event-stream").
+	s.handle(v1+"events", s.events).resumes().givesText(http.StatusOK, "text/event-stream").
 		as("followEvents", "Server-sent events: run, overview, problem; Last-Event-ID resumes")
 	s.handle(v1+"openapi.json", s.openAPI).gives(http.StatusOK, object{}).as("getOpenAPI", "This document")
 
@@ -100,9 +101,10 @@ func (s *Server) routes() {
 		}
 		return snapshot.Worker(locks.SessionID(q.path("id")))
 	}).as("getWorker", "One worker")
-	s.handle(v1+"runs/{id}/output", s.output).asks("attempt", "follow").
-		givesText(http.StatusOK, "text/plain").givesText(http.StatusOK, "text/event-stream").
-		as("getOutput", "The end of the output of an attempt; with follow, server-sent events until the run has ended")
+	s.handle(v1+"runs/{id}/output", s.output).asks("attempt", "follow").resumes().
+		givesText(http.StatusOK, "text/plain").givesText(http.StatusOK, "text/event-stream").givesText(http.StatusNoContent, "").
+		as("getOutput", "The end of the output of an attempt; with follow, server-sent events until the run has ended, "+
+			"and with status 204, the client has them all")
 }
 
 // openAPI answers with the document of the API.
@@ -174,15 +176,18 @@ func (s *Server) runs(ctx context.Context, q question) (*any, error) {
 	return &answer, err
 }
 
-// history is a page of the holds and waits of a window, in groups if the client asked for them.
-type history struct {
-	Items      any           `json:"items"` // of admin.Entry or admin.EntryGroup
-	NextCursor *string       `json:"next_cursor"`
-	At         admin.Instant `json:"at"`         // by Redis' clock
-	KeptSince  admin.Instant `json:"kept_since"` // null: ends are not kept
+// history is a page of the holds and waits of a window, or of groups of them.
+type history[T any] struct {
+	part[T]
+	At        admin.Instant `json:"at"`         // by Redis' clock
+	KeptSince admin.Instant `json:"kept_since"` // null: ends are not kept
 }
 
-func (s *Server) holds(ctx context.Context, q question) (*history, error) {
+func newHistory[T any](h *admin.History, items []T) *history[T] {
+	return &history[T]{*newPart(items, h.Next), admin.Instant{Time: h.At}, admin.Instant{Time: h.KeptSince}}
+}
+
+func (s *Server) holds(ctx context.Context, q question) (*any, error) {
 	filter := admin.HoldFilter{
 		Worker: q.value("worker"), Lock: q.value("lock"), Job: q.value("job"), Kind: admin.EntryKind(q.value("kind")), Limit: q.limit,
 	}
@@ -201,12 +206,15 @@ func (s *Server) holds(ctx context.Context, q question) (*history, error) {
 	if err != nil {
 		return nil, err
 	}
-	page := newPart(h.Entries, h.Next)
-	reply := &history{page.Items, page.NextCursor, admin.Instant{Time: h.At}, admin.Instant{Time: h.KeptSince}}
+	var answer any = newHistory(h, h.Entries)
 	if by := q.value("group"); by != "" {
-		reply.Items, err = admin.GroupEntries(h.Entries, by)
+		groups, err := admin.GroupEntries(h.Entries, by)
+		if err != nil {
+			return nil, err
+		}
+		answer = newHistory(h, groups)
 	}
-	return reply, err
+	return &answer, nil
 }
 
 func (s *Server) ticks(ctx context.Context, q question) (*part[admin.Tick], error) {

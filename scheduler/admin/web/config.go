@@ -93,6 +93,9 @@ func (s *Server) reload(w http.ResponseWriter, r *http.Request, told line) error
 	if err := s.demand(r.Context(), RoleAdmin); err != nil {
 		return err
 	}
+	if _, err := ask(r); err != nil {
+		return err
+	}
 	var wanted reloadOrder
 	if r.ContentLength != 0 {
 		decoder := json.NewDecoder(http.MaxBytesReader(w, r.Body, reloadLimit))

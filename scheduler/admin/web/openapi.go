@@ -19,8 +19,8 @@ import (
 // object is a JSON object of the document.
 type object = map[string]any
 
-// parameters are the parameters of queries and paths, by their names. One name means the same
-// wherever it occurs.
+// parameters are the parameters of queries, paths and headers, by their names. One name means the
+// same wherever it occurs.
 var parameters = map[string]struct {
 	about  string
 	schema object
@@ -45,6 +45,8 @@ var parameters = map[string]struct {
 	"follow":  {"true: what the attempts print while they print it", object{"type": "string", "enum": []string{"true", "false"}}},
 	"wait":    {"a duration of at most 5m: answer when the run has ended, or after that time", object{"type": "string"}},
 	"kind":    {"hold or wait: only entries of this kind", object{"type": "string", "enum": []admin.EntryKind{admin.KindHold, admin.KindWait}}},
+
+	"Last-Event-ID": {"the ID of the last event that the client has got: the stream begins after it", object{"type": "string"}},
 }
 
 // document describes the API as OpenAPI 3.1: each route of the table that this server answers, with
@@ -95,6 +97,10 @@ func (s *Server) operation(r *route, shapes *shapes) object {
 	var takes []object
 	take := func(name, in string) {
 		p := parameters[name]
+		if values := r.values[name]; values != nil {
+			p.schema = maps.Clone(p.schema)
+			p.schema["enum"] = values
+		}
 		takes = append(takes, object{"name": name, "in": in, "required": in == "path", "description": p.about, "schema": p.schema})
 	}
 	for _, part := range of {
@@ -104,6 +110,9 @@ func (s *Server) operation(r *route, shapes *shapes) object {
 	}
 	for _, name := range r.query {
 		take(name, "query")
+	}
+	for _, name := range r.header {
+		take(name, "header")
 	}
 	if takes != nil {
 		operation["parameters"] = takes
@@ -130,6 +139,10 @@ func (s *Server) operation(r *route, shapes *shapes) object {
 			schema = object{"anyOf": schemas}
 		}
 		status := strconv.Itoa(reply.status)
+		if reply.media == "" {
+			responses[status] = object{"description": http.StatusText(reply.status)}
+			continue
+		}
 		if responses[status] == nil {
 			responses[status] = object{"description": http.StatusText(reply.status), "content": object{}}
 		}
@@ -155,13 +168,16 @@ func newShapes() *shapes {
 	return &shapes{named: make(map[string]object), types: make(map[string]reflect.Type)}
 }
 
+// number has a format because generated clients take 32 bits for a number without one.
+var number = object{"type": "number", "format": "double"}
+
 // texts are the schemas of types that encode themselves.
 var texts = map[reflect.Type]object{
 	reflect.TypeFor[admin.Instant]():   {"type": "string", "format": "date-time"},
 	reflect.TypeFor[admin.TickTime]():  {"type": "string", "format": "date-time"},
 	reflect.TypeFor[time.Time]():       {"type": "string", "format": "date-time"},
 	reflect.TypeFor[admin.Text]():      {"type": "string"},
-	reflect.TypeFor[admin.Seconds]():   {"type": "number"},
+	reflect.TypeFor[admin.Seconds]():   number,
 	reflect.TypeFor[locks.Token]():     {"type": "string", "pattern": "^[0-9]+$"},
 	reflect.TypeFor[json.RawMessage](): {}, // any value
 }
@@ -211,7 +227,7 @@ func (s *shapes) value(t reflect.Type) object {
 	case reflect.Int, reflect.Int64, reflect.Uint64:
 		return object{"type": "integer"}
 	case reflect.Float64:
-		return object{"type": "number"}
+		return maps.Clone(number)
 	case reflect.Interface:
 		return object{}
 	}

@@ -13,34 +13,7 @@ import (
 
 	"lockstep/scheduler/admin"
 	"lockstep/scheduler/admin/fakes"
-	"lockstep/scheduler/ledger"
 )
-
-// apiServer is a server with every path, and with a fleet to read.
-func apiServer(t *testing.T) *Server {
-	t.Helper()
-	f := fakes.Fleet()
-	f.Done = []ledger.ActRecord{{ID: "1795222979000-0", At: fakes.Noon, First: fakes.Noon,
-		Act: ledger.Act{Who: "ann", What: "pause job", On: "warm-cache", Why: "the shop is closed"}}}
-	refused := admin.Config{Digest: "9f2c1e", RefusedAt: admin.Instant{Time: fakes.Noon}, Problems: []admin.ConfigProblem{{At: "lockstep.yaml:3:5", Code: "unknown-key"}}}
-	config, reloads := &admin.Config{Places: map[string]string{"warm-cache": "lockstep.yaml:3"}}, 0
-	s, err := New(Options{
-		Reader: readerOf(f), Operator: new(admin.Operator), Logger: slog.New(slog.DiscardHandler), Worker: func() string { return "web-1.x" },
-		Config: func() *admin.Config { return config },
-		Reload: func(context.Context) error {
-			if reloads++; reloads == 2 {
-				config = &refused
-			}
-			return nil
-		},
-		Check: func(context.Context) (*admin.ConfigCheck, error) { return new(admin.ConfigCheck), nil },
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.o.Operator = nil // nothing is kept in the audit
-	return s
-}
 
 // A path enters the mux and the table of routes in one step, and the table says what the document
 // needs.
@@ -62,7 +35,14 @@ func TestEveryPathOfTheAPIIsInItsDocument(t *testing.T) {
 		t.Errorf("%d places add paths to the mux, want only Server.register", registered)
 	}
 
-	s := apiServer(t)
+	s, err := New(Options{ // with every path
+		Reader: readerOf(fakes.Fleet()), Operator: new(admin.Operator), Logger: slog.New(slog.DiscardHandler),
+		Reload: func(context.Context) error { return nil },
+		Check:  func(context.Context) (*admin.ConfigCheck, error) { return new(admin.ConfigCheck), nil },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 	body, err := s.document()
 	if err != nil {
 		t.Fatal(err)
@@ -87,7 +67,7 @@ func TestEveryPathOfTheAPIIsInItsDocument(t *testing.T) {
 		if r.summary == "" || len(r.replies) == 0 {
 			t.Errorf("%s: the table has the summary %q and %d replies, want one at least: see route.as and route.gives", r.pattern, r.summary, len(r.replies))
 		}
-		names := slices.Clone(r.query)
+		names := slices.Concat(r.query, r.header)
 		for part := range strings.SplitSeq(r.pattern, "/") {
 			if name, is := strings.CutPrefix(part, "{"); is {
 				names = append(names, strings.TrimSuffix(name, "}"))

@@ -16,10 +16,12 @@ type route struct {
 
 	id      string // of the operation, for the names in generated clients
 	summary string
-	query   []string     // parameters, by their names in parameters
-	body    reflect.Type // of a request; nil: it has none
-	fields  []string     // of the body, by their names in JSON: those that the path takes
-	needs   []string     // of fields: those that a request must have
+	query   []string            // parameters, by their names in parameters
+	values  map[string][]string // of parameters of the query, if the path takes only these
+	header  []string            // parameters in the header, by their names in parameters
+	body    reflect.Type        // of a request; nil: it has none
+	fields  []string            // of the body, by their names in JSON: those that the path takes
+	needs   []string            // of fields: those that a request must have
 	replies []reply
 }
 
@@ -27,7 +29,7 @@ type route struct {
 type reply struct {
 	status int
 	media  string       // the media type
-	body   reflect.Type // of a JSON object; nil: the answer is text
+	body   reflect.Type // of a JSON object; nil: the answer is text, or empty without a media type
 }
 
 // register adds a path to the mux and to the table. Nothing else calls the mux. A method in the
@@ -51,6 +53,21 @@ func (r *route) as(id, summary string) *route {
 // asks adds parameters of the query.
 func (r *route) asks(names ...string) *route {
 	r.query = append(r.query, names...)
+	return r
+}
+
+// among names the values that the path takes of a parameter of the query.
+func (r *route) among(name string, values ...string) *route {
+	if r.values == nil {
+		r.values = make(map[string][]string)
+	}
+	r.values[name] = values
+	return r
+}
+
+// resumes adds the header of a client that has lost its stream of events.
+func (r *route) resumes() *route {
+	r.header = append(r.header, "Last-Event-ID")
 	return r
 }
 
@@ -81,7 +98,7 @@ func (r *route) gives(status int, body any) *route {
 	return r
 }
 
-// givesText adds a successful answer that is a text.
+// givesText adds a successful answer that is a text, or empty without a media type.
 func (r *route) givesText(status int, media string) *route {
 	r.replies = append(r.replies, reply{status: status, media: media})
 	return r
