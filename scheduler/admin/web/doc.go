@@ -168,7 +168,8 @@
 // admin.auth.mode. It is made at the first request, from the table in which each path is registered
 // and from the Go types of the answers, so it cannot lack a path or a field. Null and missing
 // differ in it as they do in the answers: a field that is always there may be null, one that may be
-// missing is not. The tests of cmd/contract check it with a validator.
+// missing is not. The tests of cmd/contract check it with a validator, and by a client that is
+// generated from it.
 //
 // This package makes the document itself. A framework that makes it, such as huma, has its own form
 // of handlers, and makes its own decisions about bodies, errors and schemas: for the same
