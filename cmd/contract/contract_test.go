@@ -59,7 +59,7 @@ func newDesk(t *testing.T) *desk {
 
 // options are those of a server that has every path.
 func (d *desk) options(reader *admin.Reader) web.Options {
-	config, reloads := new(admin.Config), 0
+	config, reloads := &admin.Config{Places: map[string]string{"nightly": "lockstep.yaml:3", "warm-cache": "lockstep.yaml:5"}}, 0
 	problems := []admin.ConfigProblem{{At: "lockstep.yaml:3:5", Code: "unknown-key"}}
 	return web.Options{
 		Reader: reader.WithQueues(d.queue), Operator: d.operator, Worker: func() string { return "web-1.x" },
@@ -120,7 +120,7 @@ func (c *contract) reads(t *testing.T) {
 		"waits", "waits?q=second&job=settle-bills&state=waiting&worker=web-2&lock=bill:1001&since=1h&until=1s",
 		"holds", "holds?since=90m&until=1m&worker=web-2&lock=bill:1001&job=settle-bills", "holds?kind=hold", "holds?kind=wait",
 		"workers", "workers?q=web&job=settle-bills&state=draining&worker=web-2&lock=bill:1001&queue=default", "workers/web-2.p91qd3f7",
-		"config", "whoami", "audit", "audit?q=closed&job=warm-cache&worker=web-1&lock=bill:1001&queue=default&since=1h&until=1m",
+		"config", "config/jobs", "whoami", "audit", "audit?q=closed&job=warm-cache&worker=web-1&lock=bill:1001&queue=default&since=1h&until=1m",
 		"openapi.json", "overview",
 	} {
 		read(path)
@@ -133,7 +133,7 @@ func (c *contract) reads(t *testing.T) {
 		read("holds?group=" + by)
 	}
 	c.page(t, "jobs?limit=1", "jobs/nightly-backup/ticks?limit=1", "jobs/next?limit=1", "runs?limit=1", "locks?limit=1", "waits?limit=1",
-		"holds?limit=1", "workers?limit=1")
+		"holds?limit=1", "workers?limit=1", "config/jobs?limit=1")
 	c.send(t, http.MethodGet, v1+"events", "", http.StatusOK, "Last-Event-ID", "x-1")
 	output := v1 + "runs/nightly-backup%402026-11-20T01:00:00Z/output?follow=true"
 	c.send(t, http.MethodGet, output, "", http.StatusOK)
@@ -196,6 +196,7 @@ func (c *contract) acts(t *testing.T, d *desk) {
 	post("jobs/nightly/resume", "", 200)
 	post("enqueue", `{"job": "nightly", "id": "x", "args": {"a": 1}}`, 201)
 	post("enqueue", `{"job": "nightly", "id": "x"}`, 200)
+	post("enqueue", `{"job": "nightly", "id": "y", "parent": "nightly#x"}`, 201)
 	post("enqueue", `{"job": "nightly", "in": "1h"}`, 201)
 	post("enqueue", `{"job": "nightly", "at": "2030-01-01T00:00:00Z"}`, 201)
 	post("enqueue?wait=1ms", `{"job": "nightly", "id": "waited"}`, 202)
