@@ -14,7 +14,7 @@ import (
 
 const (
 	// completeLimit is how long a shell waits for names from Redis.
-	completeLimit = time.Second
+	completeLimit = 2 * time.Second
 	completeRuns  = 200 // the newest ones; a shell shows no more anyway
 )
 
