@@ -53,7 +53,7 @@ func readSource(ctx context.Context, root string, dirty bool) (*source, error) {
 		}
 		return strings.TrimSpace(string(out)), nil
 	}
-	changes, err := git("status", "--porcelain")
+	changes, err := git("--no-optional-locks", "status", "--porcelain") // the index stays as it is
 	if err != nil {
 		return nil, err
 	}

@@ -78,13 +78,15 @@ func clone(t *testing.T, to string) {
 	files, err := exec.CommandContext(t.Context(), "git", "-C", "../..", "ls-files", "-z", "--cached", "--others", "--exclude-standard").Output()
 	must(t, err)
 	for path := range strings.SplitSeq(strings.TrimRight(string(files), "\x00"), "\x00") {
-		text, err := os.ReadFile(filepath.Join("../..", path))
+		info, err := os.Stat(filepath.Join("../..", path))
 		if errors.Is(err, os.ErrNotExist) {
 			continue // removed, and not committed yet
 		}
 		must(t, err)
+		text, err := os.ReadFile(filepath.Join("../..", path))
+		must(t, err)
 		must(t, os.MkdirAll(filepath.Dir(filepath.Join(to, path)), 0o700))
-		must(t, os.WriteFile(filepath.Join(to, path), text, 0o600))
+		must(t, os.WriteFile(filepath.Join(to, path), text, info.Mode().Perm()&0o700))
 	}
 	folder, err := exec.CommandContext(t.Context(), "git", "-C", "../..", "rev-parse", "--absolute-git-dir").Output()
 	must(t, err)
