@@ -798,7 +798,7 @@ func TestRefusedConfigAndACrash(t *testing.T) {
 		worker.signal(syscall.SIGHUP) // so that the parent does not wait
 		eventually(t, 60*time.Second, "another child works", func() bool {
 			up := ask[[]workerJSON](t, f.env, "worker", "ls")
-			return len(up) == 1 && up[0].State == "ready" && up[0].PID == worker.worker()
+			return len(up) == 1 && up[0].PID == worker.worker() && strings.Count(worker.stderr.String(), "worker is ready") == i+2
 		})
 	}
 	f.drain()

@@ -3,6 +3,7 @@ package cmd
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -14,9 +15,8 @@ import (
 func (f *fleet) startWith(config string, more ...string) *process {
 	f.t.Helper()
 	env := slices.Concat(f.env, []string{"LOCKSTEP_CONFIG=" + writeFile(f.t, "lockstep.yaml", config)}, more)
-	before := len(f.up())
 	p := launch(f.t, env, "start")
-	eventually(f.t, 30*time.Second, "the worker is up", func() bool { return len(f.up()) > before })
+	eventually(f.t, 30*time.Second, "the worker has registered its jobs", func() bool { return strings.Contains(p.stderr.String(), "worker is ready") })
 	return p
 }
 

@@ -247,7 +247,7 @@ jobs:
 	}
 }
 
-func TestFaultsOfTLSAreOneSentenceWithItsRemedy(t *testing.T) {
+func TestTLSFaultsAreOneSentenceWithItsRemedy(t *testing.T) {
 	t.Parallel()
 	authority, stranger := redistest.NewAuthority(t), redistest.NewAuthority(t)
 	good := authority.TLS(t, redistest.Certificate{})
