@@ -168,6 +168,7 @@ func (m *meter) usesOfRuns() []use {
 	act := m.act()
 	var decision ledger.Decision
 	var activations []ledger.Activation
+	targets := 0 // of messages
 	return []use{
 		{"a request", nil, some(1, "null", 0)},
 		{"requests of 100 KiB", nil, some(10, big, time.Hour)},
@@ -314,19 +315,22 @@ func (m *meter) usesOfRuns() []use {
 			_, _, err := m.ledger.Skip(ctx, decision.Job, decision.Seen, decision.Cursor, act)
 			return err
 		}},
-		{"the messages of a target are sent", func(ctx context.Context) error {
-			return many(ctx, 1000, func(ctx context.Context, i int) error {
-				return m.ledger.AddMail(ctx, strconv.Itoa(i), jobs.EventRefused, m.locks.Session(), "a text", []string{"target"})
-			})
-		}, func(ctx context.Context) error {
+		{"a batch of messages is stored and sent", nil, func(ctx context.Context) error {
+			targets++ // after a batch, the next one to its target has to wait
+			target := "target" + strconv.Itoa(targets)
+			if err := many(ctx, ledger.BatchMost, func(ctx context.Context, i int) error {
+				return m.ledger.AddMail(ctx, target+"."+strconv.Itoa(i), jobs.EventRefused, m.locks.Session(), "a text", []string{target})
+			}); err != nil {
+				return err
+			}
 			if _, err := m.ledger.Mail(ctx, nil); err != nil {
 				return err
 			}
-			batches, _, err := m.ledger.TakeMail(ctx, []string{"target"}, 0)
-			if err != nil {
-				return err
+			batches, _, err := m.ledger.TakeMail(ctx, []string{target}, 0)
+			if err != nil || len(batches) != 1 {
+				return errors.Join(fmt.Errorf("%d batches were taken, want 1", len(batches)), err)
 			}
-			return each(batches, func(batch ledger.Batch) error { return m.ledger.MailSent(ctx, &batch) })
+			return m.ledger.MailSent(ctx, &batches[0])
 		}},
 		{"late jobs are looked for", nil, func(ctx context.Context) error {
 			_, err := m.ledger.Silences(ctx, slices.Repeat([]*ledger.Encoded{{Job: m.job}}, 1000))
