@@ -53,7 +53,7 @@ func TestEachAlertIsExplainedAndTested(t *testing.T) {
 		if i+1 < len(alerts) {
 			text = rules[from:strings.Index(rules, alerts[i+1][0])]
 		}
-		for _, part := range []string{"summary: ", "runbook: ", "Look: `lockstep ", " Do: ", "severity: "} {
+		for _, part := range []string{"summary: ", "runbook: ", "Look: `lockstep ", " Do:", "severity: "} {
 			if !strings.Contains(text, part) {
 				t.Errorf("%s has no %q", alert[1], part)
 			}
