@@ -121,11 +121,21 @@ func unknownKeys(definition []byte) []string {
 	var keys []string
 	appendUnknown(&keys, "", reflect.TypeFor[known](), definition)
 	slices.Sort(keys)
-	return keys
+	return slices.Compact(keys)
 }
 
-// appendUnknown appends the keys of a JSON object for which its type has no field.
+// appendUnknown appends the keys of a JSON object, or of the objects in a list, for which their
+// type has no field.
 func appendUnknown(keys *[]string, path string, t reflect.Type, value json.RawMessage) {
+	if objects(t) {
+		var list []json.RawMessage
+		if json.Unmarshal(value, &list) == nil {
+			for _, element := range list {
+				appendUnknown(keys, path, t.Elem(), element)
+			}
+		}
+		return
+	}
 	if t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
@@ -148,7 +158,7 @@ func appendUnknown(keys *[]string, path string, t reflect.Type, value json.RawMe
 func KnowsKey(key string) bool {
 	t := reflect.TypeFor[known]()
 	for part := range strings.SplitSeq(key, ".") {
-		if t.Kind() == reflect.Pointer {
+		if t.Kind() == reflect.Pointer || objects(t) {
 			t = t.Elem()
 		}
 		if t.Kind() != reflect.Struct {
@@ -161,6 +171,11 @@ func KnowsKey(key string) bool {
 		t = next
 	}
 	return true
+}
+
+// objects reports whether a type is that of a list of objects.
+func objects(t reflect.Type) bool {
+	return t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.Struct
 }
 
 // fieldsOf returns the types of a struct's fields by key. Keys are in lower case, because package

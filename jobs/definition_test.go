@@ -23,6 +23,7 @@ func full() *jobs.Job {
 			MaxHold: 1, MinHold: 1, CrashDelay: 1},
 		Concurrency: 1, Overlap: jobs.OverlapSkip, MaxQueued: 1, OnMissed: jobs.MissedAll, OnCrash: jobs.CrashRerun, MaxCrashes: 1,
 		History: jobs.History{Runs: 1, For: 1}, Output: jobs.Output{Keep: 1}, StartDeadline: 1, Jitter: 1, Paused: true, MaxSilence: 1,
+		Notify: []jobs.Notify{{Target: "ops", On: []jobs.Event{jobs.EventFailed}}}, Ping: "http://x",
 	}
 }
 
@@ -51,6 +52,7 @@ func TestUnknownKeysOfADefinitionAreNamed(t *testing.T) {
 		"in http":               {`"http":{`, `"http":{"body":"x",`, []string{"http.body"}},
 		"in history":            {`"history":{`, `"history":{"bytes":1,`, []string{"history.bytes"}},
 		"in output":             {`"output":{`, `"output":{"lines":1,`, []string{"output.lines"}},
+		"in notify":             {`"notify":[{`, `"notify":[{"after":"1h",`, []string{"notify.after"}},
 		"several":               {`"lock":{`, `"b":1,"a":2,"lock":{"z":1,"y":2,`, []string{"a", "b", "lock.y", "lock.z"}},
 		"in a duplicate member": {`"lock":{`, `"lock":{"until":1},"lock":{`, []string{`"until"`}},
 		"an invalid signature":  {`{"name"`, `{"signature":"ab","name"`, nil},
