@@ -1,22 +1,12 @@
 package redistest
 
-import (
-	"errors"
-	"testing"
-)
+import "testing"
 
 // The port of a killed server belongs to it until Stop: sentinels that still look for it would
 // otherwise take the server of another test for it.
 func TestPortOfAKilledServerIsClaimed(t *testing.T) {
 	t.Parallel()
-	s, err := Start(t.Context(), Options{TCP: true})
-	if errors.Is(err, ErrMissing) {
-		t.Skip(err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = s.Stop() })
+	s := New(t, Options{TCP: true})
 	s.Kill()
 	if claim, err := claimOf(t.Context(), s.port); err == nil {
 		_ = claim.Close()
