@@ -86,10 +86,7 @@ func run(ctx context.Context, root, out string, platforms []string, dirty bool) 
 	if err != nil {
 		return err
 	}
-	if err := os.RemoveAll(out); err != nil {
-		return err
-	}
-	if err := os.MkdirAll(out, 0o755); err != nil {
+	if err := empty(out); err != nil {
 		return err
 	}
 	work, err := os.MkdirTemp("", "lockstep-release-")
@@ -111,6 +108,29 @@ func run(ctx context.Context, root, out string, platforms []string, dirty bool) 
 		}
 	}
 	return sums(out)
+}
+
+// empty makes the folder of a release, without the files of an earlier one. It refuses a folder
+// with anything else, such as a home folder that was given by mistake.
+func empty(folder string) error {
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return err
+	}
+	entries, err := os.ReadDir(folder)
+	if err != nil {
+		return err
+	}
+	for _, entry := range entries {
+		if !strings.HasPrefix(entry.Name(), "lockstep_") && entry.Name() != sumsFile || entry.IsDir() {
+			return fmt.Errorf("%s has %s, which no release made: choose an empty folder with -o", folder, entry.Name())
+		}
+	}
+	for _, entry := range entries {
+		if err := os.Remove(filepath.Join(folder, entry.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // build makes everything for one platform.
@@ -145,7 +165,9 @@ func (s *source) build(ctx context.Context, work, out, system, arch string, arou
 	return s.packages(ctx, work, out, arch, files)
 }
 
-// sums writes SHA256SUMS, as sha256sum -c reads it.
+const sumsFile = "SHA256SUMS"
+
+// sums writes the file of checksums, as sha256sum -c reads it.
 func sums(folder string) error {
 	entries, err := os.ReadDir(folder)
 	if err != nil {
@@ -164,5 +186,5 @@ func sums(folder string) error {
 		return errors.New("nothing was built")
 	}
 	slices.SortFunc(lines, func(a, b string) int { return strings.Compare(a[64:], b[64:]) })
-	return os.WriteFile(filepath.Join(folder, "SHA256SUMS"), []byte(strings.Join(lines, "")), 0o644)
+	return os.WriteFile(filepath.Join(folder, sumsFile), []byte(strings.Join(lines, "")), 0o644)
 }

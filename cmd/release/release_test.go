@@ -72,6 +72,25 @@ func TestTwoBuildsOfACommitAreEqual(t *testing.T) {
 	}
 }
 
+func TestReleaseReplacesNothingButAnEarlierRelease(t *testing.T) {
+	home := t.TempDir()
+	kept := filepath.Join(home, "thesis.tex")
+	must(t, os.WriteFile(kept, []byte("the only copy"), 0o600))
+	must(t, os.WriteFile(filepath.Join(home, "lockstep_v1_linux_amd64.deb"), nil, 0o600))
+	err := run(t.Context(), "../..", home, []string{platform}, true)
+	if err == nil || !strings.Contains(err.Error(), "thesis.tex") || !strings.Contains(err.Error(), "-o") {
+		t.Errorf("a folder with other files: got %v, want an error that names one of them and the flag", err)
+	}
+	if files := read(t, home); len(files) != 2 {
+		t.Errorf("the refused folder has %d files, want the 2 that it had", len(files))
+	}
+	must(t, os.Remove(kept))
+	must(t, empty(home))
+	if files := read(t, home); len(files) != 0 {
+		t.Errorf("%d files of an earlier release are left", len(files))
+	}
+}
+
 // clone copies the checkout, with its changes.
 func clone(t *testing.T, to string) {
 	t.Helper()
