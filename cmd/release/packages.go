@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// nfpm makes the packages. Its first build takes minutes, and later ones come from the cache. Later
-// versions need modules of go.digitalxero.dev, which proxy.golang.org does not serve.
+// nfpm makes the packages. Its first build takes minutes, and later ones come from the cache. Newer
+// versions need modules that the Go module proxy does not serve.
 const nfpm = "github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.45.2"
 
 // afterInstall makes the user of the unit. A restart of running workers is up to the operator: they
