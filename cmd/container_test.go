@@ -42,7 +42,7 @@ func TestImagesRunTheToolWithoutRoot(t *testing.T) {
 	must(t, err)
 	t.Cleanup(func() { must(t, os.RemoveAll(storage)) })
 	context := t.TempDir()
-	must(t, os.Link(plainTool(t), filepath.Join(context, "lockstep")))
+	must(t, os.Link(plainPath, filepath.Join(context, "lockstep")))
 	// The base of the image with a shell comes from a registry; here it is a local one.
 	write(t, filepath.Join(context, "Base"), "FROM scratch\nCOPY marker /marker\n")
 	write(t, filepath.Join(context, "marker"), "")

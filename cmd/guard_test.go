@@ -53,7 +53,7 @@ func TestGuardInitializesFewPackages(t *testing.T) {
 // as an empty program. All packages of a worker would make that six times.
 func TestGuardCostsLittleMoreThanAnEmptyProgram(t *testing.T) {
 	empty := buildEmpty(t)
-	commands, err := command.New(command.Options{Guard: []string{plainTool(t), asguard.Word}})
+	commands, err := command.New(command.Options{Guard: []string{plainPath, asguard.Word}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,7 +87,7 @@ func TestGuardCostsLittleMoreThanAnEmptyProgram(t *testing.T) {
 }
 
 func TestGuardNeedsLittleMemory(t *testing.T) {
-	commands, err := command.New(command.Options{Guard: []string{plainTool(t), asguard.Word}})
+	commands, err := command.New(command.Options{Guard: []string{plainPath, asguard.Word}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,9 +22,9 @@ import (
 	"lockstep/locks/redistest"
 )
 
-// toolPath is the tool as it is shipped, built once. Tests of processes start it, since only a real
-// process can be killed.
-var toolPath string
+// toolPath is the tool, built once, with the race detector if the tests have it. Tests of processes
+// start it, since only a real process can be killed. plainPath is the tool as it is shipped.
+var toolPath, plainPath string
 
 func TestMain(m *testing.M) {
 	if os.Getenv(withHandlers) != "" { // this binary is the tool, with its own handlers
@@ -53,11 +53,12 @@ func testMain(m *testing.M) int {
 	}
 	defer os.RemoveAll(folder)
 	toolPath = filepath.Join(folder, "lockstep")
-	var flags []string
+	plainPath = toolPath
 	if raceEnabled {
-		flags = []string{"-race"}
+		err = buildTool(toolPath, "-race")
+		plainPath = filepath.Join(folder, "lockstep-plain")
 	}
-	if err := buildTool(toolPath, flags...); err != nil {
+	if err = errors.Join(err, buildTool(plainPath)); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
@@ -74,26 +75,6 @@ func buildTool(path string, flags ...string) error {
 	}
 	return nil
 }
-
-// plainTool returns the path of the tool without the race detector, which changes how much a
-// process costs and needs.
-func plainTool(t *testing.T) string {
-	t.Helper()
-	if !raceEnabled {
-		return toolPath
-	}
-	path, err := builtPlain()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return path
-}
-
-// builtPlain builds the tool without the race detector, once.
-var builtPlain = sync.OnceValues(func() (string, error) {
-	path := filepath.Join(filepath.Dir(toolPath), "lockstep-plain")
-	return path, buildTool(path)
-})
 
 // toolEnv returns an environment for the tool in tests: nothing of this machine's, and its own
 // cache folder, in which it finds no demo.
@@ -277,10 +258,15 @@ func (p *process) code(within time.Duration) int {
 	return p.ProcessState.ExitCode()
 }
 
-// runTool runs the tool until it exits.
+// runTool runs the tool until it exits. Tests ask again and again, and the race detector makes each
+// start seven times as expensive, so it is the plain tool; the scripts run each command under it.
 func runTool(t *testing.T, env []string, args ...string) (stdout, stderr string, code int) {
 	t.Helper()
-	p := launch(t, env, args...)
+	program := plainPath
+	if value(env, withHandlers) != "" {
+		program = os.Args[0]
+	}
+	p := launchProgram(t, program, env, args...)
 	p.told = true
 	code = p.code(time.Minute)
 	return p.stdout.String(), p.stderr.String(), code

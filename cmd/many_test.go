@@ -34,7 +34,7 @@ func TestHundredThousandJobsStartAndIdle(t *testing.T) {
 	write(t, filepath.Join(dir, "beat.yaml"), "log: {format: json, level: error}\njobs:\n  beat: {every: 5s, command: [\"true\"]}\n")
 	server := redistest.New(t, redistest.Options{})
 	env := toolEnv(t, "REDIS_URL="+server.URL(), "LOCKSTEP_ADMIN__LISTEN=127.0.0.1:0", "LOCKSTEP_CONFIG="+dir)
-	tool := plainTool(t)
+	tool := plainPath
 	began := time.Now()
 	launchProgram(t, tool, env, "start", "--watch")
 	var pid int
