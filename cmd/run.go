@@ -198,11 +198,14 @@ func (t *tool) showRun(r *admin.Run, now time.Time) error {
 	if err := t.facts(facts); err != nil {
 		return err
 	}
-	if err := t.showAttempts(r, now); err != nil || r.Definition == nil {
+	if err := t.showAttempts(r, now); err != nil {
 		return err
 	}
 	if err := t.write("\n"); err != nil {
 		return err
+	}
+	if r.Definition == nil {
+		return t.facts([]fact{{"definition", "not kept: lockstep job show " + r.Job + " has the active one"}})
 	}
 	return t.facts(definitionFacts(r.Definition))
 }

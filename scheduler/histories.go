@@ -14,7 +14,7 @@ const (
 )
 
 // histories keeps, while this worker has duty, all finished runs together within
-// [Options].MaxHistory.
+// [Options].MaxHistory, and drops the definitions that none of them has any more.
 func (s *Scheduler) histories(ctx context.Context) {
 	every := s.o.HistoryEvery
 	if every <= 0 {
@@ -22,7 +22,7 @@ func (s *Scheduler) histories(ctx context.Context) {
 	}
 	for wait := every; sleep(ctx, wait); {
 		wait = every
-		if s.o.MaxHistory > 0 && s.duty.Load() && s.boundHistories(ctx) {
+		if s.duty.Load() && s.boundHistories(ctx) {
 			wait = historyCalm * every
 		}
 	}
@@ -39,6 +39,12 @@ func (s *Scheduler) boundHistories(ctx context.Context) (calm bool) {
 	if err != nil {
 		s.failed(ctx, "read the size of histories", err)
 		return false
+	}
+	if err := s.o.Ledger.TidyHistories(ctx, size, rest); err != nil && !errors.Is(err, context.Canceled) {
+		s.failed(ctx, "drop definitions that no finished run has", err)
+	}
+	if s.o.MaxHistory == 0 {
+		return true
 	}
 	if size.Bytes <= s.o.MaxHistory {
 		return size.Bytes < s.o.MaxHistory/2

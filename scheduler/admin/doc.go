@@ -136,8 +136,10 @@
 // # The definition of a run
 //
 // A run keeps the definition that it was made with, whatever its job has by now. [Reader.Run] shows
-// it until the run has ended, and reports whether it is the active one of the job. Redis keeps a
-// definition for outstanding runs alone (see package ledger): a finished run has none.
+// it, also after the run has ended, and reports whether it is the active one of the job. Of the
+// definitions of finished runs, Redis keeps the 100 of each job that were used last, as long as a
+// finished run may have them (see package ledger). A run has none if it was made with an older one,
+// or ended by a build that kept none, and a tick has none that never became due.
 //
 // # Secret args
 //

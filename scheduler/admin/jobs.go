@@ -217,14 +217,14 @@ func newDefined(d *jobs.Job) (Defined, *cronspec.Schedule) {
 	return defined, trigger
 }
 
-// runDefinition returns the definition that an outstanding run was made with, or nil if Redis does
-// not have it any more: the run has ended meanwhile.
+// runDefinition returns the definition that a run was made with, or nil if Redis does not have it
+// (any more): see [ledger.Ledger.Made].
 func (r *Reader) runDefinition(ctx context.Context, record *ledger.Record) (*RunDefinition, error) {
-	d, err := r.book.Definition(ctx, record.ID)
+	d, err := r.book.Made(ctx, record)
 	switch {
 	case errors.Is(err, ledger.ErrUnreadable):
 		return &RunDefinition{Defined: Defined{Locks: []string{}, Problem: Text(err.Error())}}, nil
-	case errors.Is(err, ledger.ErrUnknown):
+	case errors.Is(err, ledger.ErrUnknown), errors.Is(err, ledger.ErrNotKept):
 		return nil, nil
 	case err != nil:
 		return nil, err

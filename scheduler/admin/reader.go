@@ -51,6 +51,7 @@ type Book interface {
 	Flows(ctx context.Context, queues []string) (map[string]ledger.Flow, error)
 	Definition(ctx context.Context, id jobs.RunID) (*jobs.Job, error)
 	Definitions(ctx context.Context, ids []jobs.RunID) []ledger.Definition
+	Made(ctx context.Context, record *ledger.Record) (*jobs.Job, error)
 	ActiveJobs(ctx context.Context, names []string) (map[string]*jobs.Job, error)
 	NeedOf(ctx context.Context, record *ledger.Record) (ledger.Need, error)
 	Asides(ctx context.Context) ([]ledger.Aside, error)
@@ -173,7 +174,7 @@ func namesOf(records []ledger.JobRecord) []string {
 }
 
 // Run returns one run, with the reason if it does not run or takes unusually long, with its
-// definition unless it has ended, with the runs that it led to, and the tail of its last attempt's
+// definition if that is kept, with the runs that it led to, and the tail of its last attempt's
 // output. Skipped and missed ticks also have an id.
 func (r *Reader) Run(ctx context.Context, id jobs.RunID) (*Run, string, error) {
 	record, output, err := r.book.Find(ctx, id)
@@ -181,7 +182,7 @@ func (r *Reader) Run(ctx context.Context, id jobs.RunID) (*Run, string, error) {
 		return nil, "", err
 	}
 	run, err := r.runOf(ctx, record)
-	if err == nil && !run.State.Final() {
+	if err == nil {
 		run.Definition, err = r.runDefinition(ctx, record)
 	}
 	if err == nil {

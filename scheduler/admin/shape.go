@@ -41,8 +41,9 @@ type Run struct {
 	// Only the answer of [Reader.Run] has it; other runs do not have the field.
 	Unusual Text `json:"unusual,omitempty"`
 
-	// Definition is the one that the run was made with. Redis keeps it until the run has ended.
-	// Finished runs do not have the field; of the others, only the answer of [Reader.Run] has it.
+	// Definition is the one that the run was made with. Of finished runs, Redis keeps the last 100
+	// of each job; those with an older one do not have the field, nor do ticks that never became
+	// due. Only the answer of [Reader.Run] has it.
 	Definition *RunDefinition `json:"definition,omitempty"`
 
 	// Parent is the run from within which it was made, or whose tick it repeats under a new key.

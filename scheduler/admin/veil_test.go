@@ -92,7 +92,7 @@ func TestArgsAreHiddenByTheDefinitionOfTheRunOrAsAWhole(t *testing.T) {
 // broken is a fleet whose runs have definitions that cannot be read.
 type broken struct{ *fakes.Fake }
 
-func (broken) Definition(context.Context, jobs.RunID) (*jobs.Job, error) {
+func (broken) Made(context.Context, *ledger.Record) (*jobs.Job, error) {
 	return nil, fmt.Errorf("definition of a run: %w", ledger.ErrUnreadable)
 }
 
@@ -117,25 +117,27 @@ func TestARunShowsTheDefinitionThatItWasMadeWith(t *testing.T) {
 		t.Errorf("got %+v, want the active definition %s", d, record.Hash)
 	}
 	if d := definitionOf(readerOf(f), "sync#ended"); d != nil {
-		t.Errorf("a finished run has the definition %+v", d)
+		t.Errorf("a finished run whose definition is not kept has %+v", d)
 	}
 
 	const env = "hush-8d2f"
 	older := &jobs.Job{Name: "sync", Queue: "default", Command: []string{"sync", "--all"}, Args: record.Job.Args, Env: map[string]string{"TOKEN": env}}
-	f.Owned = map[jobs.RunID]*jobs.Job{"sync#open": older}
-	d := definitionOf(readerOf(f), "sync#open")
-	text, err := json.Marshal(d)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if d.Active || string(d.Hash) == record.Hash || d.Hash == "" || d.Work != "sync --all" {
-		t.Errorf("got %s, want the older definition", text)
-	}
-	if strings.Contains(string(text), "hunter2") || strings.Contains(string(text), env) || !strings.Contains(string(text), jobs.Hidden) {
-		t.Errorf("got %s, want the arg hidden and no env", text)
-	}
-	if d := definitionOf(readerOf(f).Revealing(), "sync#open"); !strings.Contains(string(d.Args), "hunter2") {
-		t.Errorf("with --secret-args: got %s", d.Args)
+	f.Owned = map[jobs.RunID]*jobs.Job{"sync#open": older, "sync#ended": older}
+	for id := range f.Owned {
+		d := definitionOf(readerOf(f), id)
+		text, err := json.Marshal(d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d.Active || string(d.Hash) == record.Hash || d.Hash == "" || d.Work != "sync --all" {
+			t.Errorf("%s: got %s, want the older definition", id, text)
+		}
+		if strings.Contains(string(text), "hunter2") || strings.Contains(string(text), env) || !strings.Contains(string(text), jobs.Hidden) {
+			t.Errorf("%s: got %s, want the arg hidden and no env", id, text)
+		}
+		if d := definitionOf(readerOf(f).Revealing(), id); !strings.Contains(string(d.Args), "hunter2") {
+			t.Errorf("%s with --secret-args: got %s", id, d.Args)
+		}
 	}
 	f.Registered = f.Registered[:len(f.Registered)-1]
 	if d := definitionOf(readerOf(f), "sync#open"); d.Active || d.Work != "sync --all" {

@@ -30,11 +30,39 @@ func (f *fixture) carried(run jobs.RunID) string {
 	return definition
 }
 
+// keptDefinitions returns the names of the definitions that the histories keep, with the server ms
+// of their last use, by job.
+func keptDefinitions(ctx context.Context, rdb *redis.Client, namespace string) (map[string]map[string]int64, error) {
+	prefix := "{" + namespace + "}:made:"
+	keys, err := rdb.Keys(ctx, prefix+"*").Result()
+	if err != nil {
+		return nil, err
+	}
+	kept := make(map[string]map[string]int64)
+	for _, key := range keys {
+		members, err := rdb.ZRangeWithScores(ctx, key, 0, -1).Result()
+		if err != nil {
+			return nil, err
+		}
+		uses := make(map[string]int64)
+		for _, z := range members {
+			uses[z.Member.(string)] = int64(z.Score)
+		}
+		kept[strings.TrimPrefix(key, prefix)] = uses
+	}
+	return kept, nil
+}
+
 // wrongDefinitions returns what is wrong with the definitions that are stored by their names, or
-// "": each one that a body names is stored under its name, with the number of these bodies, and no
-// other one is.
-func wrongDefinitions(bodies, defs map[string]string) string {
+// "": each one that a body names, or that a history keeps, is stored under its name, with the
+// number of these bodies, and no other one is.
+func wrongDefinitions(bodies, defs map[string]string, kept map[string]map[string]int64) string {
 	count := make(map[string]int)
+	for _, uses := range kept {
+		for name := range uses {
+			count[name] = 0
+		}
+	}
 	for run, body := range bodies {
 		_, definition, found := strings.Cut(body, us)
 		name, byName := strings.CutPrefix(definition, "@")
@@ -43,12 +71,12 @@ func wrongDefinitions(bodies, defs map[string]string) string {
 			return fmt.Sprintf("run %s has no definition: %q", run, body)
 		case byName:
 			count[name]++
-			if text := defs["@"+name]; text == "" || ledger.NameOf(text) != name {
-				return fmt.Sprintf("run %s has the definition %s, which is stored as %q", run, name, text)
-			}
 		}
 	}
 	for name, n := range count {
+		if text := defs["@"+name]; text == "" || ledger.NameOf(text) != name {
+			return fmt.Sprintf("the definition %s is stored as %q", name, text)
+		}
 		if defs["#"+name] != strconv.Itoa(n) {
 			return fmt.Sprintf("%d runs have the definition %s, and %q are counted", n, name, defs["#"+name])
 		}
@@ -59,6 +87,42 @@ func wrongDefinitions(bodies, defs map[string]string) string {
 	return ""
 }
 
+// wrongMade returns what is wrong with the definitions of finished runs, or "": each run that
+// refers to one finds it, and it was used last when the run ended, or later, unless a body still
+// names it. Each definition that is stored is kept. This holds where no job has had more
+// definitions than it keeps.
+func wrongMade(records map[jobs.RunID]*ledger.Record, defs map[string]string, kept map[string]map[string]int64) string {
+	for id, record := range records {
+		if !record.State.Final() || record.Made == "" {
+			continue
+		}
+		found := false
+		for name, used := range kept[record.Job] {
+			if strings.HasPrefix(name, record.Made) {
+				found = found || defs["#"+name] != "0" || used >= record.Finished.UnixMilli()
+			}
+		}
+		if !found {
+			return fmt.Sprintf("%s ended at %d with the definition %q, and its job keeps %v, counted are %v",
+				id, record.Finished.UnixMilli(), record.Made, kept[record.Job], defs)
+		}
+	}
+	all := make(map[string]bool)
+	for _, uses := range kept {
+		for name := range uses {
+			all["@"+name] = true
+		}
+	}
+	for name := range defs {
+		if strings.HasPrefix(name, "@") && !all[name] {
+			return fmt.Sprintf("the definition %s is stored, and the histories keep %v", name, kept)
+		}
+	}
+	return ""
+}
+
+// wantDefinitions checks how many definitions the bodies of outstanding runs name, and that those
+// and the ones that histories keep are stored.
 func (f *fixture) wantDefinitions(when string, named int) {
 	f.Helper()
 	bodies, err := f.rdb.HGetAll(f.Context(), f.key("body")).Result()
@@ -69,8 +133,18 @@ func (f *fixture) wantDefinitions(when string, named int) {
 	if err != nil {
 		f.Fatal(err)
 	}
-	if wrong := wrongDefinitions(bodies, defs); wrong != "" || len(defs) != 2*named {
-		f.Errorf("%s: %d definitions, want %d; %s", when, len(defs)/2, named, wrong)
+	kept, err := keptDefinitions(f.Context(), f.rdb, f.namespace)
+	if err != nil {
+		f.Fatal(err)
+	}
+	used := 0
+	for field, n := range defs {
+		if strings.HasPrefix(field, "#") && n != "0" {
+			used++
+		}
+	}
+	if wrong := wrongDefinitions(bodies, defs, kept); wrong != "" || used != named {
+		f.Errorf("%s: runs have %d definitions, want %d; %s", when, used, named, wrong)
 	}
 }
 
@@ -297,12 +371,13 @@ func TestFaultsInTheCountOfDefinitionsAreFound(t *testing.T) {
 	server := redistest.New(t, redistest.Options{})
 	for what, fault := range map[string][2]string{
 		"none": {"", ""},
-		"the end of a run removes a definition in use":        {"left <= 0 then call('HDEL', DEFS, name,", "left <= 1 then call('HDEL', DEFS, name,"},
-		"the end of a run keeps a definition that no run has": {"left <= 0 then call('HDEL', DEFS, name,", "left < 0 then call('HDEL', DEFS, name,"},
-		"the end of a run is not counted":                     {"'#' .. sub(name, 2), -1)", "'#' .. sub(name, 2), 0)"},
-		"several ends are counted as one":                     {"'#' .. name, -n)", "'#' .. name, -1)"},
-		"a run that becomes outstanding is not counted":       {"call('HINCRBY', DEFS, '#' .. name, 1) == 1 or", "call('HSET', DEFS, '#' .. name, '1') == 1 or"},
-		"a definition is stored with the second of its runs":  {"'#' .. name, 1) == 1 or", "'#' .. name, 1) == 2 and"},
+		"the end of a run removes a definition that is kept": {"if not usedMade(sub(name, 2)) then", "if true then"},
+		"the end of a run does not note the last use":        {"redis.pcall('ZADD', MADE, 'XX', 'CH', ms, name) == 1 or", ""},
+		"a history does not keep a new definition":           {"keepMade(name, #text)", ""},
+		"the end of a run is not counted":                    {"'#' .. sub(name, 2), -1)", "'#' .. sub(name, 2), 0)"},
+		"several ends are counted as one":                    {"'#' .. name, -n)", "'#' .. name, -1)"},
+		"a run that becomes outstanding is not counted":      {"call('HINCRBY', DEFS, '#' .. name, 1) == 1 or", "call('HSET', DEFS, '#' .. name, '1') == 1 or"},
+		"a definition is stored with the second of its runs": {"'#' .. name, 1) == 1 or", "'#' .. name, 1) == 2 and"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
@@ -418,11 +493,12 @@ func (h *faulty) try(ctx context.Context, cmd redis.Cmder) {
 	bodies, err1 := h.plain.HGetAll(ctx, "{"+h.copy+"}:body").Result()
 	defs, err2 := h.plain.HGetAll(ctx, "{"+h.copy+"}:defs").Result()
 	after, err3 := recordsOf(ctx, h.plain, h.copy, playedJobs...)
-	if err := errors.Join(err1, err2, err3); err != nil {
+	kept, err4 := keptDefinitions(ctx, h.plain, h.copy)
+	if err := errors.Join(err1, err2, err3, err4); err != nil {
 		h.wrong = err.Error()
 		return
 	}
-	h.wrong = cmp.Or(wrongDefinitions(bodies, defs), wrongRecords(before, after))
+	h.wrong = cmp.Or(wrongDefinitions(bodies, defs, kept), wrongRecords(before, after), wrongMade(after, defs, kept))
 }
 
 // TestARefusedBodyChangesNothing damages the keys of bodies or of definitions, or how many bodies

@@ -192,13 +192,10 @@
 // is. Redis stores that text once for all runs that have it: the body of a run names it by a hash,
 // and a number beside the text counts the bodies that do. The script that writes a body adds one to
 // the number, and the script that removes a body subtracts one. A body brings the text if it is
-// missing, and the last one takes it along. Only outstanding runs have bodies: a run that is
-// reopened after its end gets the definition that its caller brings, and a worker that re-asserts a
-// run brings the text. So
-//
-//   - a text is stored as long as a body names it, and the number of texts is at most that of the
-//     outstanding runs;
-//   - no sweep looks for unused texts.
+// missing. After the last body, the text remains only for finished runs (see below). Only
+// outstanding runs have bodies: a run that is reopened after its end gets the definition that its
+// caller brings, and a worker that re-asserts a run brings the text. So a text is stored as long as
+// a body names it.
 //
 // This holds while every build that writes has the scripts of format 2. A build from before formats
 // had numbers removes bodies without subtracting. Then the number stays too high and the text is
@@ -213,6 +210,45 @@
 // written as long as a session of an older build lives, and always read: runs that were made then
 // keep such a body until they end. No script converts them, so least_format remains 1; a build that
 // raises it must convert them first.
+//
+// # Definitions of finished runs
+//
+// The final record of a run has the first 8 characters of the name of its definition, in the field
+// of the hold, which a final record does not need otherwise. Each job has a set of the definitions
+// that it keeps for its finished runs (the key made), by their last use: the time at which the text
+// was stored, or later, the last body that named it was removed. [Ledger.Made] finds the name that
+// begins with these characters in the set of the job, and returns the text.
+//
+//   - A run ends no later than the last use of its definition, or a body still names that. So the
+//     set needs no count of the records that refer to a definition: if the oldest finished run of
+//     the job has ended after the last use, none does.
+//   - A job keeps the 100 definitions that were last used, and 1 MiB of texts at most, but always
+//     the newest. Nothing else bounds a job that gets a new definition every minute.
+//   - A definition that is not in the set when its last body is removed has left it because of that
+//     bound, or an older build has stored it. Its text goes with the body.
+//
+// The end of a run does nothing more for this: where it removed the text with the last body, it now
+// writes the time of the last use instead. Only a script that stores a new text (embody) adds it to
+// the set, and drops what is too old or too much. When the worker on duty measures the histories,
+// it looks for sets that have definitions which are too old ([Ledger.TidyHistories]). A purge
+// ([Ledger.TrimHistory]) drops them, too, and [Ledger.Forget] removes all of a job.
+//
+// An exact count of the final records that refer to each text would need a read of every record
+// that a history trims, and an older build that trims would leave it wrong forever. A last use can
+// only be too late, and then costs the memory of a text for some time.
+//
+// This needs no new format. A build from before this reads the field as that of a hold, which means
+// nothing in a final record. It ends runs without the reference, and removes a text with its last
+// body although finished runs refer to it; these then have no definition until a run with the same
+// one is made again. It forgets a job without its set, which the worker on duty then tidies. A loss
+// of data loses the set together with the histories.
+//
+// No definition is kept of ticks that never became due (skipped, missed), of requests that failed
+// when they were adopted, and of runs that another worker reported as ended after a loss of data.
+// The error is [ErrNotKept] then, and where the text for a reference is missing, unless the
+// definition is the active one of the job.
+//
+// # Definitions of newer builds
 //
 // Builds differ, too. A definition is JSON, and a newer build may add keys without a new format of
 // the space (see package locks), since each process checks for unknown keys ([jobs.Job.CheckKeys]),
@@ -312,7 +348,8 @@
 // and no output. So a final record omits what follows from the rest of it:
 //
 //   - the bundle and the last hold, which are free, and the session and the start of the last
-//     attempt, which the log has;
+//     attempt, which the log has. In the place of the hold, there is the reference to the
+//     definition;
 //   - the empty fields at its end;
 //   - the log, if it has a single attempt, which succeeded: the session of that attempt replaces
 //     it. The record has the number and the token of the last attempt, and the start and the end of

@@ -51,6 +51,15 @@ func BodyScripts() map[string]string {
 	return texts
 }
 
+// AllScripts returns the texts of all scripts, by digest.
+func AllScripts() map[string]string {
+	texts := make(map[string]string)
+	for s := range scripts() {
+		texts[s.assembled().Hash()] = link(s.fast(), s.read())
+	}
+	return texts
+}
+
 // KnownOpen returns the runs of ticks that a ledger takes for outstanding, by what it has read and
 // heard.
 func (l *Ledger) KnownOpen() []jobs.RunID {

@@ -77,8 +77,11 @@ func TestFaultsOfFastPathsAreFound(t *testing.T) {
 		"an id asked for twice is two runs":                  {"call('HEXISTS', RUN, id) == 0 and call('HEXISTS', BODY, id) == 0 and", ""},
 		"an id that has ended is asked for again":            {"call('HEXISTS', HIST, id) == 0 and", ""},
 		"a request is not pushed when its maker has died":    {"call('ZADD', PUSH, ms, id)", ""},
-		"a request does not count for its definition":        {"call('HINCRBY', DEFS, '#' .. name, 1) == 1", "call('HSET', DEFS, '#' .. name, 1)"},
-		"a finish drops a definition in use":                 {"if type(left) == 'number' and left <= 0 then", "if true then"},
+		"a request does not count for its definition":        {"call('HINCRBY', DEFS, '#' .. name, 1)", "call('HSET', DEFS, '#' .. name, 1)"},
+		"a request takes a definition that is not stored":    {"call('HSTRLEN', DEFS, '@' .. name) == #ARGV[9] - at", "true"},
+		"a finish drops a definition in use":                 {"if not kept then", "if true then"},
+		"a finish does not note the last use of it":          {"redis.pcall('ZADD', MADE, 'XX', 'CH', ms, name) == 1 or", ""},
+		"a finish does not name its definition":              {"sub(name, 1, 8)", "''"},
 		"a finish counts one for all that end together":      {"'#' .. name, -n)", "'#' .. name, -1)"},
 		"a claim brings a name that its worker lacks":        {"if runnable and mark then", "if false then"},
 		"a finish is not counted":                            {"for trigger, n in pairs(triggers) do", "for trigger, n in pairs({}) do"},
@@ -296,7 +299,7 @@ func (w *twins) several(ctx context.Context, script ledger.FastPath, slow *redis
 			answers[k] = ""
 			id := fmt.Sprint(args[2+4*k+1])
 			one = []any{args[0], args[2+4*k], id, args[2+4*k+2], 0, 0, 0, args[2+4*k+3]}
-			for _, name := range []string{"hist:", "done:", "output:"} {
+			for _, name := range []string{"hist:", "done:", "output:", "made:"} {
 				history = append(history[:len(history):len(history)], "{"+w.namespace+"}:"+name+strings.Split(strings.Split(id, "@")[0], "#")[0])
 			}
 		} else {

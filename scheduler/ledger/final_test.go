@@ -455,7 +455,7 @@ func TestFaultsInFinalRecordsAreFound(t *testing.T) {
 	t.Parallel()
 	server := redistest.New(t, redistest.Options{})
 	for what, fault := range map[string][2]string{
-		"earlier attempts are omitted":                  {"if byname and log == plainLog(run, run[R_SESSION]) then", "if byname and log ~= '' then"},
+		"earlier attempts are omitted":                  {"if name and log == plainLog(run, run[R_SESSION]) then", "if name and log ~= '' then"},
 		"earlier attempts are omitted in the fast path": {"if byname and past == ''", "if byname or past == ''"},
 		"another session is stored":                     {"log = '@' .. run[R_SESSION]", "log = '@' .. run[R_QUEUE]"},
 		"another session is stored by the fast path":    {"log = '@' .. session", "log = '@' .. job"},

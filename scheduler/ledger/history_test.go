@@ -696,14 +696,18 @@ func (p *play) check() {
 	}
 	p.checkRuns(runs, holds, waits)
 	p.checkPast(holds, waits)
-	if wrong := wrongDefinitions(p.all("body"), p.all("defs")); wrong != "" || len(p.all("body")) != len(runs) {
+	kept, err := keptDefinitions(p.Context(), p.rdb, p.namespace)
+	if err != nil {
+		p.fatalf("%v", err)
+	}
+	if wrong := wrongDefinitions(p.all("body"), p.all("defs"), kept); wrong != "" || len(p.all("body")) != len(runs) {
 		p.fatalf("%d runs, %d bodies: %s", len(runs), len(p.all("body")), wrong)
 	}
 	records, err := recordsOf(p.Context(), p.rdb, p.namespace, playedJobs...)
 	if err != nil {
 		p.fatalf("%v", err)
 	}
-	if wrong := wrongRecords(p.records, records); wrong != "" {
+	if wrong := cmp.Or(wrongRecords(p.records, records), wrongMade(records, p.all("defs"), kept)); wrong != "" {
 		p.fatalf("%s", wrong)
 	}
 	for id, record := range records {

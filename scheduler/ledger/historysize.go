@@ -18,8 +18,8 @@ const (
 	purgeCalls  = 20  // such scripts in one round trip
 
 	// Redis' use of memory for an entry, besides its ID, which is in each key, and its text:
-	// approximately, with jemalloc on 64 bits.
-	histOverhead, outputOverhead = 168, 64
+	// approximately, with jemalloc on 64 bits. A kept definition has two entries in defs.
+	histOverhead, outputOverhead, madeOverhead = 168, 64, 300
 )
 
 // HistorySize is how much memory the finished runs of a namespace use, and each job's part of it.
@@ -30,6 +30,7 @@ type HistorySize struct {
 	Bytes int64 // approximately, of Redis' memory
 
 	parts []historyPart
+	stale []string // jobs that keep definitions which no finished run of them has
 }
 
 // historyPart is the history of one job.
@@ -72,9 +73,11 @@ func (l *Ledger) HistorySize(ctx context.Context, pause func(context.Context) er
 // addSizes adds the sizes of some jobs' histories.
 func (l *Ledger) addSizes(ctx context.Context, size *HistorySize, names []string) error {
 	runs, outputs := make([]*redis.IntCmd, len(names)), make([]*redis.IntCmd, len(names))
+	made := make([]*redis.ZSliceCmd, len(names))
 	err := l.pipeline(ctx, func(pipe redis.Pipeliner) {
 		for i, name := range names {
 			runs[i], outputs[i] = pipe.ZCard(ctx, l.prefix+"done:"+name), pipe.HLen(ctx, l.prefix+"output:"+name)
+			made[i] = pipe.ZRangeWithScores(ctx, l.prefix+"made:"+name, 0, 0)
 		}
 	})
 	if err != nil {
@@ -83,11 +86,17 @@ func (l *Ledger) addSizes(ctx context.Context, size *HistorySize, names []string
 	var samples []*sizeSample
 	err = l.pipeline(ctx, func(pipe redis.Pipeliner) {
 		for i, name := range names {
-			n := int(runs[i].Val())
+			n, made := int(runs[i].Val()), made[i].Val()
 			if n == 0 {
+				if len(made) > 0 {
+					size.stale = append(size.stale, name)
+				}
 				continue
 			}
-			sample := &sizeSample{job: name, runs: n, outputs: int(outputs[i].Val())}
+			sample := &sizeSample{job: name, runs: n, outputs: int(outputs[i].Val()), made: made}
+			if len(made) > 0 {
+				sample.kept, sample.first = pipe.ZCard(ctx, l.prefix+"made:"+name), pipe.ZRangeWithScores(ctx, l.prefix+"done:"+name, 0, 0)
+			}
 			for k := range min(n, sizeSamples) {
 				rank := int64(k) * int64(n-1) / int64(max(1, min(n, sizeSamples)-1))
 				sample.ids = append(sample.ids, pipe.ZRange(ctx, l.prefix+"done:"+name, rank, rank))
@@ -100,6 +109,9 @@ func (l *Ledger) addSizes(ctx context.Context, size *HistorySize, names []string
 	}
 	err = l.pipeline(ctx, func(pipe redis.Pipeliner) {
 		for _, sample := range samples {
+			for _, one := range sample.made {
+				sample.text = pipe.HStrLen(ctx, l.prefix+"defs", "@"+member(one))
+			}
 			for _, id := range sample.ids {
 				for _, run := range id.Val() {
 					sample.idBytes += int64(len(run))
@@ -116,8 +128,17 @@ func (l *Ledger) addSizes(ctx context.Context, size *HistorySize, names []string
 		part := historyPart{job: sample.job, runs: sample.runs, bytes: sample.bytes()}
 		size.Jobs, size.Runs, size.Bytes = size.Jobs+1, size.Runs+part.runs, size.Bytes+part.bytes
 		size.parts = append(size.parts, part)
+		if sample.stale() {
+			size.stale = append(size.stale, sample.job)
+		}
 	}
 	return nil
+}
+
+// member returns the member of a sorted set.
+func member(z redis.Z) string {
+	text, _ := z.Member.(string) // it always is one
+	return text
 }
 
 // sizeSample is the part of one history that is read to estimate its size.
@@ -127,6 +148,22 @@ type sizeSample struct {
 	ids            []*redis.StringSliceCmd
 	idBytes        int64
 	records, tails []*redis.IntCmd
+
+	// The least recently used definition that the job keeps, if any; then also how many it keeps,
+	// its oldest finished run, and the length of that definition.
+	made  []redis.Z
+	kept  *redis.IntCmd
+	first *redis.ZSliceCmd
+	text  *redis.IntCmd
+}
+
+// stale reports whether the job keeps a definition that no finished run of it has.
+func (s *sizeSample) stale() bool {
+	if len(s.made) == 0 {
+		return false
+	}
+	first := s.first.Val()
+	return len(first) == 0 || s.made[0].Score < first[0].Score
 }
 
 // bytes estimates how many bytes the whole history uses, from the sampled runs.
@@ -146,6 +183,9 @@ func (s *sizeSample) bytes() int64 {
 	bytes := int64(s.runs) * (records/n + 2*id + histOverhead)
 	if withTail > 0 {
 		bytes += int64(s.outputs) * (tails/withTail + id + outputOverhead)
+	}
+	if len(s.made) > 0 {
+		bytes += s.kept.Val() * (s.text.Val() + madeOverhead)
 	}
 	return bytes
 }

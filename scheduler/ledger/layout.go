@@ -102,15 +102,15 @@ var ownKeys = []string{
 	// queue has more than 64 needs, one may remain of a run that is no longer due, or that is due
 	// since later or in another queue; pick.lua removes it
 	"aside",
-	// HASH the definitions that bodies name, each once: @<name> -> the definition (JSON), #<name>
-	// -> how many bodies name it. A name is a hash of the text, with its signature; the process
-	// that sends the text computes it.
+	// HASH the definitions that bodies name, or that histories keep (see made), each once: @<name>
+	// -> the definition (JSON), #<name> -> how many bodies name it. A name is a hash of the text,
+	// with its signature; the process that sends the text computes it.
 	//
 	// A script that writes a body adds 1 to the number of bodies that name its definition, and the
-	// text if it is missing. The script that removes the body subtracts 1, and removes the text
-	// with the last of them. So defs has a text for as long as an outstanding run names it, and no
-	// longer. embody and disembody (lib/body.lua) do that, and the fast paths of enqueue and
-	// finish.
+	// text if it is missing. The script that removes the body subtracts 1. With the last of them it
+	// removes the text, unless the history of the job keeps it. So defs has a text for as long as
+	// an outstanding run names it, or a history keeps it. embody and disembody (lib/body.lua) do
+	// that, and the fast paths of enqueue and finish.
 	"defs",
 	// HASH of counts that only grow, see "Totals" in doc.go. The parts of a field are joined by
 	// \31:
@@ -153,6 +153,9 @@ var historyKeys = []string{
 	// last attempt: of the only one, if it succeeded, or of any in an older build, which kept no
 	// others, and shows all of a value
 	"output",
+	// ZSET the name of a definition, score = server ms of its last use: those that the history of
+	// the job keeps, see "Definitions of finished runs" in doc.go
+	"made",
 }
 
 // liveKey and a run is the key of what the attempts at the run print while a client follows it: see
@@ -198,9 +201,11 @@ type storedRun struct {
 	Created string
 	Since   string // when it first became due
 
-	// The last attempt. A final record has neither Holder nor Session nor Started.
-	Token   string `new:"0"`
-	Holder  string // its hold
+	// The last attempt. A final record has neither Session nor Started.
+	Token string `new:"0"`
+	// Holder is its hold. A final record has here the first 8 characters of the name of the
+	// definition that its body named.
+	Holder  string
 	Session string // of its worker
 	Attempt string `new:"0"` // its number
 	Started string

@@ -306,7 +306,8 @@ func (f *fixture) wantState(id jobs.RunID, want ledger.State) *ledger.Record {
 // more.
 func (f *fixture) wantNothingLeft() {
 	f.Helper()
-	for _, hash := range []string{"own", "wait", "run", "body", "log", "defs"} {
+	f.wantDefinitions("nothing is left", 0)
+	for _, hash := range []string{"own", "wait", "run", "body", "log"} {
 		if left, err := f.rdb.HGetAll(f.Context(), f.key(hash)).Result(); err != nil || len(left) > 0 {
 			f.Errorf("%s: %q, %v, want nothing", hash, left, err)
 		}

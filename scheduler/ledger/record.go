@@ -55,6 +55,10 @@ type Record struct {
 	Parked bool
 	Stop   string // why its worker was asked to stop it; "": it was not
 
+	// Made refers to the definition that a finished run was made with: see [Ledger.Made]. "": none
+	// is kept of it.
+	Made string
+
 	// Items are the bundle of its attempts. Only [Ledger.OpenRecords] reads them.
 	Items []locks.Item
 
@@ -308,6 +312,9 @@ func decodeFinal(id jobs.RunID, text string) (*Record, error) {
 		final.Log = plainLog(&f, session)
 	}
 	record, _, err := f.decode(id, final.Log, final.Args)
+	if err == nil {
+		record.Made = f.Holder
+	}
 	return record, err
 }
 

@@ -156,7 +156,7 @@ func TestARemovedJobIsForgotten(t *testing.T) {
 		if err := f.Forget(f.Context(), "j", act); !errors.Is(err, ledger.ErrUnknown) {
 			t.Errorf("forgotten twice: %v, want it unknown", err)
 		}
-		for _, key := range []string{"hist:j", "done:j", "output:j"} {
+		for _, key := range []string{"hist:j", "done:j", "output:j", "made:j"} {
 			if f.rdb.Exists(f.Context(), f.key(key)).Val() != 0 {
 				t.Errorf("%s is left", key)
 			}

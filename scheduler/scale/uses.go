@@ -182,6 +182,20 @@ func (m *meter) usesOfRuns() []use {
 			_, err := m.ledger.Definition(ctx, runs[0].Run)
 			return err
 		}},
+		{"runs with 150 definitions of one job", nil, func(ctx context.Context) error {
+			for i := range 150 {
+				job := newJob("deployed")
+				job.Description, job.Args = strconv.Itoa(i), json.RawMessage(quoted(500))
+				run, err := m.enqueueOf(ctx, job, "null", 0)
+				if err != nil {
+					return err
+				}
+				if _, err := m.ledger.Cancel(ctx, run.Run, job, act); err != nil {
+					return err
+				}
+			}
+			return nil
+		}},
 		{"a run is canceled", some(1, "null", 0), func(ctx context.Context) error {
 			_, err := m.ledger.Cancel(ctx, runs[0].Run, m.job, act)
 			return err

@@ -30,7 +30,8 @@ type Fake struct {
 	PausedQueues []string
 	AheadOf      map[jobs.RunID]int
 	Needs        map[jobs.RunID]ledger.Need
-	// Owned are the definitions that runs were made with, if not those of Registered.
+	// Owned are the definitions that runs were made with. An outstanding run without one has that
+	// of Registered; of a finished one, none is kept.
 	Owned    map[jobs.RunID]*jobs.Job
 	SetAside []ledger.Aside
 	Queues   []ledger.DueQueue
@@ -373,6 +374,14 @@ func (f *Fake) Definitions(ctx context.Context, ids []jobs.RunID) []ledger.Defin
 		all[i].Job, all[i].Err = f.Definition(ctx, id)
 	}
 	return all
+}
+
+// Made returns an element of Owned, or the definition of an outstanding run's job.
+func (f *Fake) Made(ctx context.Context, record *ledger.Record) (*jobs.Job, error) {
+	if record.State.Final() && f.Owned[record.ID] == nil {
+		return nil, ledger.ErrNotKept
+	}
+	return f.Definition(ctx, record.ID)
 }
 
 // Children returns an element of Offspring.

@@ -302,7 +302,13 @@ func TestThePageOfARunShowsItsDefinition(t *testing.T) {
 	if body := browse(newServer(t, f), run).Body.String(); !strings.Contains(body, "made with the active definition") {
 		t.Errorf("the page of a run with the active definition: %s", body)
 	}
-	if body := browse(newServer(t, f), "/runs/nightly-backup%402026-11-20T01:00:00Z").Body.String(); !strings.Contains(body, "is kept until the run has ended") {
+	const finished = "/runs/nightly-backup%402026-11-20T01:00:00Z"
+	if body := browse(newServer(t, f), finished).Body.String(); !strings.Contains(body, "The definition of this run is not kept any more.") {
+		t.Errorf("the page of a finished run without a definition: %s", body)
+	}
+	f.Owned["nightly-backup@2026-11-20T01:00:00Z"] = &jobs.Job{Name: "nightly-backup", Command: []string{"./old.sh"}, Env: map[string]string{"TOKEN": "hush"}}
+	body = browse(newServer(t, f), finished).Body.String()
+	if !strings.Contains(body, "another definition than the active one") || !strings.Contains(body, "./old.sh") || strings.Contains(body, "hush") {
 		t.Errorf("the page of a finished run: %s", body)
 	}
 }

@@ -76,10 +76,8 @@ do
         local id, body = mine[e], bodies[e] or ''
         local at = find(body, '\31', 1, true) or #body + 1
         local byname = string.byte(body, at + 1) == 64
-        if byname then
-          local name = sub(body, at + 2)
-          uses[name] = (uses[name] or 0) + 1
-        end
+        local name = byname and sub(body, at + 2) or ''
+        if byname then uses[name] = (uses[name] or 0) + 1 end
         local trigger = ended[e][15]
         triggers[trigger] = (triggers[trigger] or 0) + 1
         busy[e] = session .. '\0' .. id
@@ -100,7 +98,7 @@ do
         end
         hist[2 * e - 1] = id
         hist[2 * e] = F_TEXT{RUN = R_TEXT{STATE = 'succeeded'; N = format('%d', n + 1); JOB_SINCE = made; TOKEN = token;
-          ATTEMPT = attempt; FIRST_CRASHES = tally; FINISHED = ms; CLOSED = '1' .. rest}; LOG = log;
+          HOLDER = sub(name, 1, 8); ATTEMPT = attempt; FIRST_CRASHES = tally; FINISHED = ms; CLOSED = '1' .. rest}; LOG = log;
           ARGS = sub(body, 1, string.byte(body, at - 1) == 32 and at - 2 or at - 1)}
         done[2 * e - 1], done[2 * e] = ms, id
         if tail ~= '' then tails[#tails + 1], tails[#tails + 2] = id, tail end
@@ -117,7 +115,15 @@ do
       call('HDEL', BODY, unpack(mine))
       for name, n in pairs(uses) do
         local left = redis.pcall('HINCRBY', DEFS, '#' .. name, -n)
-        if type(left) == 'number' and left <= 0 then call('HDEL', DEFS, '@' .. name, '#' .. name) end
+        if type(left) == 'number' and left <= 0 then
+          -- as usedMade of the library
+          local kept = redis.pcall('ZADD', MADE, 'XX', 'CH', ms, name) == 1 or type(redis.pcall('ZSCORE', MADE, name)) == 'string'
+          if not kept then
+            call('HDEL', DEFS, '@' .. name, '#' .. name)
+          elseif left < 0 then
+            call('HSET', DEFS, '#' .. name, '0')
+          end
+        end
       end
       if again then call('HDEL', LOG, unpack(mine)) end
       call('HSET', FACTS, 'g' .. ended[1][4], 's' .. ms)

@@ -1,4 +1,5 @@
--- purge removes the runs of one job's history that ended before an instant, the first ones first.
+-- purge removes the runs of one job's history that ended before an instant, the first ones first,
+-- and the definitions that no run of the history has.
 -- ARGV: 1 server ms  2 runs at most
 -- Replies: how many it removed
 check()
@@ -8,4 +9,5 @@ if #old > 0 then
   call('HDEL', HIST, unpack(old))
   call('HDEL', OUTPUT, unpack(old))
 end
+tidyMade()
 return {#old}

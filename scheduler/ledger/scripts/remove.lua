@@ -1,4 +1,4 @@
--- remove drops the remaining data of a job that no worker carries: its definition, cursor, pauses
+-- remove drops the remaining data of a job that no worker carries: its definitions, cursor, pauses
 -- and history.
 -- ARGV: 1 job  2 ms after which a definition that no worker carries gives way  3 entry for the
 --       audit  4 ms for which the removal of the job is remembered
@@ -11,7 +11,9 @@ local job = ARGV[1]
 local _, versions = known(job)
 -- After a loss of data, there may be a cursor or a history that workers have re-asserted, although
 -- no worker carries the job.
-if call('HEXISTS', DEF, job) == 0 and call('HEXISTS', CURSOR, job) == 0 and call('EXISTS', HIST) == 0 then return {'none'} end
+if call('HEXISTS', DEF, job) == 0 and call('HEXISTS', CURSOR, job) == 0 and call('EXISTS', HIST, MADE) == 0 then
+  return {'none'}
+end
 for i = 1, #versions do
   for c in string.gmatch(versions[i].configs, '[^,]+') do
     if tonumber(call('HGET', LEDGER, 'config:' .. c) or '0') >= now - ARGV[2] then return {'carried'} end
@@ -27,8 +29,10 @@ if #old > 0 then
   call('HDEL', OUTPUT, unpack(old))
   return {'more'}
 end
+tidyMade()
 call('DEL', HIST)
 call('DEL', OUTPUT)
+call('DEL', MADE)
 call('HDEL', FACTS, 'g' .. job, 'p' .. job, 'v' .. job, 's' .. job, 'm' .. job, 'n' .. job)
 local totals = {}
 for i = 5, #ARGV do totals[i - 4] = ARGV[i] .. US .. job end

@@ -23,6 +23,7 @@ if past then
   -- is reopened to do the work once more.
   if state == 'succeeded' then run[R_TOKEN] = '0' end
   for i = R_ITEMS, #run do run[i] = nil end
+  run[R_HOLDER] = ''
   call('HDEL', HIST, id)
   call('ZREM', DONE, id)
 elseif ARGV[11] == '1' then

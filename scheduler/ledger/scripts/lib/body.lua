@@ -35,8 +35,56 @@ local function unmarked(args)
   return args, false
 end
 
--- disembody removes the body of a run, and its definition if no other body names that. It returns
--- the arguments, whether the body named the definition, and the definition (JSON), if that has
+-- dropMade removes definitions from those that the history of the job keeps, and the texts of those
+-- that no body names.
+local function dropMade(names)
+  for i = 1, #names do
+    redis.pcall('ZREM', MADE, names[i])
+    local n = call('HGET', DEFS, '#' .. names[i])
+    if not n or (tonumber(n) or 1) <= 0 then call('HDEL', DEFS, '@' .. names[i], '#' .. names[i]) end
+  end
+end
+
+-- tidyMade drops the definitions that no finished run of the job can have: their last use precedes
+-- the end of the oldest one. A definition that a body names is in use now.
+local function tidyMade()
+  local first = redis.pcall('ZRANGE', DONE, '0', '0', 'WITHSCORES')
+  if first.err then return end
+  local old, gone = redis.pcall('ZRANGEBYSCORE', MADE, '-inf', first[2] and '(' .. first[2] or '+inf'), {}
+  for i = 1, #old do
+    if (tonumber(call('HGET', DEFS, '#' .. old[i]) or '') or 0) > 0 then
+      call('ZADD', MADE, ms, old[i])
+    else
+      gone[#gone + 1] = old[i]
+    end
+  end
+  dropMade(gone)
+end
+
+-- keepMade adds a definition, after its text was stored, to those that the history of the job
+-- keeps: the last used ones, 100 of them, and 1 MiB of texts.
+local function keepMade(name, size)
+  if type(redis.pcall('ZADD', MADE, ms, name)) ~= 'number' then return end
+  tidyMade()
+  local names, kept, bytes, gone = call('ZREVRANGE', MADE, '0', '-1'), 1, size, {}
+  for i = 1, #names do
+    if names[i] ~= name then
+      kept, bytes = kept + 1, bytes + call('HSTRLEN', DEFS, '@' .. names[i])
+      if kept > 100 or bytes > 1048576 then gone[#gone + 1] = names[i] end
+    end
+  end
+  dropMade(gone)
+end
+
+-- usedMade notes the last use of a definition, when its last body is removed, and returns whether
+-- the history of the job keeps it.
+local function usedMade(name)
+  return redis.pcall('ZADD', MADE, 'XX', 'CH', ms, name) == 1 or type(redis.pcall('ZSCORE', MADE, name)) == 'string'
+end
+
+-- disembody removes the body of a run, and its definition if no other body names that and the
+-- history of the job does not keep it. It returns the arguments, the name of the definition with an
+-- @ in front, or nil if the body had the definition itself, and the definition (JSON), if that has
 -- targets of messages and wanted returns true.
 local function disembody(id, wanted)
   local args, name, byname = apart(call('HGET', BODY, id) or '')
@@ -47,9 +95,15 @@ local function disembody(id, wanted)
   if byname then
     -- Another program wrote a value that is not a number; then the text stays.
     local left = redis.pcall('HINCRBY', DEFS, '#' .. sub(name, 2), -1)
-    if type(left) == 'number' and left <= 0 then call('HDEL', DEFS, name, '#' .. sub(name, 2)) end
+    if type(left) == 'number' and left <= 0 then
+      if not usedMade(sub(name, 2)) then
+        call('HDEL', DEFS, name, '#' .. sub(name, 2))
+      elseif left < 0 then -- another program wrote it
+        call('HSET', DEFS, '#' .. sub(name, 2), '0')
+      end
+    end
   end
-  return args, byname, definition
+  return args, byname and name or nil, definition
 end
 
 -- embody writes the body of a run. definition: its name and the definition (JSON), joined by \31.
@@ -62,7 +116,10 @@ local function embody(id, args, definition)
   if tonumber(WRITTEN or '1') < 2 then
     call('HSET', BODY, id, args .. US .. text)
   else
-    if call('HINCRBY', DEFS, '#' .. name, 1) == 1 or call('HSTRLEN', DEFS, '@' .. name) ~= #text then call('HSET', DEFS, '@' .. name, text) end
+    if (call('HINCRBY', DEFS, '#' .. name, 1) == 1 or call('HSTRLEN', DEFS, '@' .. name) ~= #text) and
+      call('HSET', DEFS, '@' .. name, text) == 1 then
+      keepMade(name, #text)
+    end
     call('HSET', BODY, id, args .. US .. '@' .. name)
   end
 end

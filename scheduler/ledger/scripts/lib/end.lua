@@ -35,14 +35,15 @@ local function trim(keep, age)
 end
 
 -- archive writes a final record into the job's history, without its bundle and without what the log
--- has of the last attempt. byname: whether the body of the run named its definition: then format 2
--- is written, and the empty fields at the end and the log of an only attempt that succeeded are
--- omitted. finish.fast.lua does the same.
-local function archive(id, run, log, args, byname)
-  if byname and log == plainLog(run, run[R_SESSION]) then log = '@' .. run[R_SESSION] end
-  run[R_HOLDER], run[R_SESSION], run[R_STARTED] = '', '', ''
+-- has of the last attempt. name: that of its definition, with an @ in front, if the body of the run
+-- named it: then format 2 is written. The record has the beginning of the name, and the empty
+-- fields at the end and the log of an only attempt that succeeded are omitted. finish.fast.lua does
+-- the same.
+local function archive(id, run, log, args, name)
+  if name and log == plainLog(run, run[R_SESSION]) then log = '@' .. run[R_SESSION] end
+  run[R_HOLDER], run[R_SESSION], run[R_STARTED] = sub(name or '', 2, 9), '', ''
   local record = concat(run, US, 1, R_ITEMS - 1)
-  if byname then record = string.match(record, '^(.-)\31*$') end
+  if name then record = string.match(record, '^(.-)\31*$') end
   call('HSET', HIST, id, F_TEXT{RUN = record; LOG = log; ARGS = args})
   call('ZADD', DONE, ms, id)
 end
@@ -94,12 +95,12 @@ local function final(S, id, run, state, reason)
     end
   end
   call('HDEL', RUN, id)
-  local args, byname, definition = disembody(id, wanted)
+  local args, name, definition = disembody(id, wanted)
   if definition then
     local event = state == 'succeeded' and 'recovered' or state
     tell(run[R_JOB], definition, event, {messageOf(id, run, event, ending, log)})
   end
-  archive(id, run, log, args, byname)
+  archive(id, run, log, args, name)
   totalRun(run)
   call('HDEL', LOG, id)
   if state == 'succeeded' then call('HSET', FACTS, 'g' .. run[R_JOB], 's' .. ms) end
