@@ -27,6 +27,14 @@
 // keep the lease, and another worker may soon hold the locks). An executor includes the cause in
 // the error that it returns, even if the code below it reports only "context canceled".
 //
+// # Runs that lead to others
+//
+// A handler may ask for further runs. The ctx of a handler names its run ([RunOf]), and a request
+// that is made with it has that run as its parent: views name each to the other. A second attempt
+// asks again, so give each request an ID that follows from the arguments of the run: then it finds
+// the run that the first attempt asked for. A command has its run in LOCKSTEP_RUN_ID, and an HTTP
+// job in the header Lockstep-Run-Id; "lockstep enqueue" and the API read them there.
+//
 // # Effects that happen once
 //
 // A network error or a crash can repeat an attempt. Two facts let a handler guard its effects where

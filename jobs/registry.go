@@ -42,7 +42,8 @@ func NewRegistry() *Registry {
 // value too.
 //
 // The handler is called from many goroutines at once. It must return soon after ctx has ended,
-// because its locks may pass to another worker a few seconds later. A panic in the handler is a
+// because its locks may pass to another worker a few seconds later. A request for a run that is
+// made with ctx is recorded as made from within this run ([RunOf]). A panic in the handler is a
 // failed attempt ([*PanicError]) and does not end the worker. A panic in a goroutine that the
 // handler started ends the process, as in any Go program.
 //
@@ -109,7 +110,8 @@ func (r *Registry) Execute(ctx context.Context, attempt *Attempt) error {
 	if handler == nil {
 		return fmt.Errorf("handler %q: %w", attempt.Job.Handler, ErrUnknownHandler)
 	}
-	result := protected(func() error { return handler(ctx, attempt) })
+	working := InRun(ctx, attempt.Run)
+	result := protected(func() error { return handler(working, attempt) })
 	select {
 	case err := <-result:
 		return withCause(ctx, err)

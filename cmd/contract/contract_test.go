@@ -197,6 +197,7 @@ func (c *contract) acts(t *testing.T, d *desk) {
 	post("enqueue", `{"job": "nightly", "id": "x", "args": {"a": 1}}`, 201)
 	post("enqueue", `{"job": "nightly", "id": "x"}`, 200)
 	post("enqueue", `{"job": "nightly", "id": "y", "parent": "nightly#x"}`, 201)
+	c.send(t, http.MethodPost, v1+"enqueue", `{"job": "nightly", "id": "z"}`, 201, "Lockstep-Run-Id", "nightly#x")
 	post("enqueue", `{"job": "nightly", "in": "1h"}`, 201)
 	post("enqueue", `{"job": "nightly", "at": "2030-01-01T00:00:00Z"}`, 201)
 	post("enqueue?wait=1ms", `{"job": "nightly", "id": "waited"}`, 202)

@@ -1,8 +1,10 @@
 package ledger_test
 
 import (
+	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -76,6 +78,37 @@ func TestAParentThatDoesNotExistIsNotRecorded(t *testing.T) {
 				f.Errorf("the parent %q is accepted", parent)
 			}
 		}
+	})
+}
+
+// TestTheRunOfAContextIsTheParent of a request, unless the request names another one, or none.
+func TestTheRunOfAContextIsTheParent(t *testing.T) {
+	each(t, func(f *fixture) {
+		parent, other := f.requested("parent").Run, f.requested("other").Run
+		ctx := jobs.InRun(f.Context(), parent)
+		for id, test := range map[string]struct {
+			ctx         context.Context
+			names, want jobs.RunID
+		}{
+			"by default":    {ctx, "", parent},
+			"another":       {ctx, other, other},
+			"none":          {ctx, ledger.NoParent, ""},
+			"no run":        {f.Context(), "", ""},
+			"not this one":  {jobs.InRun(ctx, other), "", other},
+			"not on record": {jobs.InRun(ctx, "j#gone"), "", ""},
+		} {
+			request := ledger.Request{Job: f.job, ID: strings.ReplaceAll(id, " ", "-"), Trigger: ledger.TriggerEnqueue, Parent: test.names}
+			for range 2 { // a further attempt asks again
+				enqueued, err := f.Enqueue(test.ctx, request)
+				if err != nil {
+					f.Fatal(err)
+				}
+				if got := f.find(enqueued.Run).Parent; got != test.want {
+					f.Errorf("%s: got the parent %q, want %q", id, got, test.want)
+				}
+			}
+		}
+		f.wantChildren(f.find(parent), 1, "j#by-default")
 	})
 }
 

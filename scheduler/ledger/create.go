@@ -606,10 +606,30 @@ type Request struct {
 	At      time.Time       // not before this instant of the server's clock; zero: at once
 	In      time.Duration   // nor before this much time has passed
 	Named   bool            // a client chose the id: it is remembered for at least Remembered
-	// Parent is the run that asks for it; "" for none. It is recorded if it is outstanding here, or
-	// in the history of the same job: else it belongs to another namespace, or was made up.
+	// Parent is the run that asks for it. It is recorded if it is outstanding here, or in the
+	// history of the same job: else it belongs to another namespace, or was made up. By default it
+	// is the run of the context that the request is made with ([jobs.RunOf]), such as that of a
+	// handler. NoParent has none in any case.
 	Parent jobs.RunID
 	Act    *Act // for the audit; nil: the caller counts it with others of its kind
+}
+
+// NoParent is the [Request].Parent of a request that is not made from within a run, whatever its
+// context.
+const NoParent jobs.RunID = "-"
+
+// parent returns the run that asks for a run, or "".
+func (r *Request) parent(ctx context.Context) (jobs.RunID, error) {
+	switch r.Parent {
+	case NoParent:
+		return "", nil
+	case "":
+		return jobs.RunOf(ctx), nil // a claim too, but by this process
+	}
+	if err := jobs.ValidRunID(r.Parent); err != nil {
+		return "", fmt.Errorf("parent: %w", err)
+	}
+	return r.Parent, nil
 }
 
 // RememberedFor is how long an id that a client chose names the same run, even when the history is
@@ -643,10 +663,9 @@ func (l *Ledger) Enqueue(ctx context.Context, request Request) (*Enqueued, error
 	if err := errors.Join(jobs.CheckArgs(len(arguments), l.maxArgs), request.Act.check()); err != nil {
 		return fail(err)
 	}
-	if request.Parent != "" {
-		if err := jobs.ValidRunID(request.Parent); err != nil {
-			return fail(fmt.Errorf("parent: %w", err))
-		}
+	parent, err := request.parent(ctx)
+	if err != nil {
+		return fail(err)
 	}
 	items, err := job.Resources(id, arguments)
 	if err != nil {
@@ -663,11 +682,11 @@ func (l *Ledger) Enqueue(ctx context.Context, request Request) (*Enqueued, error
 	patience, onBusy, limits := waitOf(job)
 	entry := request.Act.entry()
 	args := []any{job.Name, string(id), job.Queue, string(request.Trigger), unixMillis(request.At),
-		request.In.Milliseconds(), remember, storedArgs(arguments, job), named(string(definition)), patience, onBusy, limits, entry, string(request.Parent)}
+		request.In.Milliseconds(), remember, storedArgs(arguments, job), named(string(definition)), patience, onBusy, limits, entry, string(parent)}
 	for _, item := range items {
 		args = append(args, item.String())
 	}
-	r := space.Read(l.runChild(ctx, "enqueue", job.Name, request.Parent, entry, args...))
+	r := space.Read(l.runChild(ctx, "enqueue", job.Name, parent, entry, args...))
 	enqueued := &Enqueued{Run: id}
 	if err := enqueued.decode(r.Text(), job.Queue, r); err != nil {
 		return fail(err)

@@ -46,6 +46,25 @@ type asked struct {
 	Parent jobs.RunID `json:"parent"`
 }
 
+// runHeader is the header in which an HTTP job sends its run to a service. The service, or a
+// handler, names it as the run that asks by sending it to the API.
+const runHeader = "Lockstep-Run-Id"
+
+// parent returns the run that asks: that of the body, or that of the header; "" for none.
+func (a *asked) parent(r *http.Request) (jobs.RunID, error) {
+	id, where := a.Parent, "the body: parent"
+	if id == "" {
+		id, where = jobs.RunID(r.Header.Get(runHeader)), "the header "+runHeader
+	}
+	if id == "" {
+		return "", nil
+	}
+	if err := jobs.ValidRunID(id); err != nil {
+		return "", fmt.Errorf("%w: %s: %w", admin.ErrInvalid, where, err)
+	}
+	return id, nil
+}
+
 // name checks the name that the request gives the run, or generates one.
 func (a *asked) name() error {
 	if a.ID == "" {
@@ -82,7 +101,7 @@ func (s *Server) acts() {
 		gives(http.StatusCreated, admin.Run{}).gives(http.StatusOK, admin.Run{})
 	handleAct(s, v1+"enqueue", "enqueue", RoleOperator, waitMost+actLimit, s.enqueue, "wait").
 		as("enqueue", "Create a run; with status 200, it already existed, and with 202, it has not ended").
-		takes(order{}, "job", "args", "id", "in", "at", "parent").requires("job").
+		takes(order{}, "job", "args", "id", "in", "at", "parent").requires("job").asksFor().
 		gives(http.StatusCreated, admin.Run{}).gives(http.StatusOK, admin.Run{}).gives(http.StatusAccepted, admin.Run{})
 	handleAct(s, v1+"jobs/{job}/replay", "replay ticks", RoleOperator, spanLimit, s.replay).
 		as("replayTicks", "Run the ticks of a span (again)").takes(spanOrder{}).requires("from", "to").gives(http.StatusOK, admin.TickSpan{})
@@ -172,11 +191,9 @@ func (s *Server) enqueue(ctx context.Context, r *http.Request, body order, by ad
 	if err != nil {
 		return 0, nil, err
 	}
-	request := ledger.Request{Job: job, Named: body.ID != "", Args: body.Args, Trigger: ledger.TriggerEnqueue, Parent: body.Parent}
-	if body.Parent != "" {
-		if err := jobs.ValidRunID(body.Parent); err != nil {
-			return 0, nil, fmt.Errorf("%w: parent: %w", errBody, err)
-		}
+	request := ledger.Request{Job: job, Named: body.ID != "", Args: body.Args, Trigger: ledger.TriggerEnqueue}
+	if request.Parent, err = body.parent(r); err != nil {
+		return 0, nil, err
 	}
 	if err := body.name(); err != nil {
 		return 0, nil, err

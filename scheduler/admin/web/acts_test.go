@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -29,6 +30,7 @@ type console struct {
 	operator *admin.Operator
 	job      *jobs.Job
 	queue    string
+	header   http.Header // of requests, in addition to the usual ones
 }
 
 func newConsole(t *testing.T, rdb *redis.Client) *console {
@@ -303,6 +305,7 @@ func (c *console) posts(path, body string, want int) string {
 	c.t.Helper()
 	r := httptest.NewRequest(http.MethodPost, "/api/v1/"+path, strings.NewReader(body))
 	r.Host = "127.0.0.1:9620"
+	maps.Copy(r.Header, c.header)
 	w := httptest.NewRecorder()
 	c.server.ServeHTTP(w, r)
 	if w.Code != want {
@@ -330,5 +333,21 @@ func TestARequestMayNameItsParent(t *testing.T) {
 		if !strings.Contains(got, test.want) || test.want == "" && strings.Contains(got, `"parent"`) {
 			t.Errorf("%s: got %s, want %q", test.body, got, test.want)
 		}
+	}
+
+	// The service of an HTTP job passes on the header that it got.
+	c.header = http.Header{"Lockstep-Run-Id": {"nightly#parent"}}
+	for id, parent := range map[string]string{"by-header": "nightly#parent", "by-body": "nightly#child"} {
+		body := `{"job": "nightly", "id": "` + id + `"}`
+		if id == "by-body" {
+			body = `{"job": "nightly", "id": "by-body", "parent": "nightly#child"}`
+		}
+		if got := c.posts("enqueue", body, http.StatusCreated); !strings.Contains(got, `"parent":"`+parent+`"`) {
+			t.Errorf("%s: got %s, want the parent %s", id, got, parent)
+		}
+	}
+	c.header = http.Header{"Lockstep-Run-Id": {"nothing"}}
+	if got := c.posts("enqueue", `{"job": "nightly", "id": "odd"}`, http.StatusBadRequest); !strings.Contains(got, "the header Lockstep-Run-Id: run id") {
+		t.Errorf("a malformed header: got %s", got)
 	}
 }

@@ -27,7 +27,7 @@
 //	                             counted by their errors, as admin.ErrorGroup
 //	/api/v1/runs/{id}            with "waiting_for": why it does not run; "unusual": by how much a
 //	                             running one exceeds the usual duration of its job's runs; and
-//	                             "definition": the one that it was made with, until it has ended.
+//	                             "definition": the one that it was made with, if it is kept.
 //	                             "parent" is the run from within which it was made, and "led_to"
 //	                             those made from it
 //	/api/v1/runs/{id}/output     ?attempt=: the end of that attempt's output, else of the last one
@@ -58,7 +58,8 @@
 //	/api/v1/jobs/{job}/replay    {"from", "to", "new_keys", "reason", "dry_run"}: run the ticks of a
 //	                             span (again); jobs/{job}/skip, without new_keys: they do not run
 //	/api/v1/enqueue              {"job", "args", "id", "in", "at", "parent"}; 201 with the new run,
-//	                             200 when the run already existed. parent is the run that asks.
+//	                             200 when the run already existed. parent is the run that asks, else
+//	                             the header Lockstep-Run-Id, which an HTTP job sends to its service.
 //	                             ?wait=, a duration of at most 5m: reply when the run has ended, or
 //	                             after that time with 202 and the run as it is, as also when 64
 //	                             requests wait already

@@ -46,6 +46,7 @@ var parameters = map[string]struct {
 	"wait":    {"a duration of at most 5m: answer when the run has ended, or after that time", object{"type": "string"}},
 	"kind":    {"hold or wait: only entries of this kind", object{"type": "string", "enum": []admin.EntryKind{admin.KindHold, admin.KindWait}}},
 
+	runHeader:       {"the ID of the run that asks, if the body names no parent: an HTTP job sends it to its service", object{"type": "string"}},
 	"Last-Event-ID": {"the ID of the last event that the client has got: the stream begins after it", object{"type": "string"}},
 }
 

@@ -71,6 +71,13 @@ func (r *route) resumes() *route {
 	return r
 }
 
+// asksFor says that the path creates runs for the run that the request names in its header, see
+// [runHeader].
+func (r *route) asksFor() *route {
+	r.header = append(r.header, runHeader)
+	return r
+}
+
 // takes sets the type of a request's body, and which of its fields the path takes; none: all.
 func (r *route) takes(body any, fields ...string) *route {
 	r.body, r.fields = reflect.TypeOf(body), fields
