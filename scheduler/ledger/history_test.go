@@ -24,8 +24,8 @@ import (
 // TestRandomHistoriesKeepThePromise plays workers that lose replies and deliveries, send late and
 // twice, crash and are taken for dead, and people that cancel and reopen runs. The runs compete for
 // three bills, wait for them for a limited time, replace each other and have start deadlines. The
-// test checks every key after every step. In the end all faults stop, and every run must reach its
-// end.
+// messages about their ends are sent (mailplay_test.go). The test checks every key after every
+// step. In the end all faults stop, every run must reach its end, and every message its target.
 func TestRandomHistoriesKeepThePromise(t *testing.T) {
 	steps, seeds := 150, 4
 	if n, err := strconv.Atoi(os.Getenv("LOCKSTEP_SOAK")); err == nil {
@@ -50,9 +50,11 @@ func TestRandomHistoriesKeepThePromise(t *testing.T) {
 						leave()
 					}
 					p.step()
+					p.mailStep()
 					p.check()
 				}
 				p.settle()
+				p.settleMail()
 			})
 		}
 	})
@@ -88,6 +90,9 @@ type play struct {
 	present map[string]bool
 	ended   map[string]int
 
+	mailing *mailing
+	finds   bool // what is wrong ends the history, but not its test
+
 	bills int  // that runs compete for
 	plain bool // runs mostly find their bundles free, and an id may be requested again
 }
@@ -100,14 +105,19 @@ type sentClaim struct {
 }
 
 // playedTargets are the targets of all jobs in random histories: one learns of everything, one of
-// some ends, and not of recoveries.
-var playedTargets = []jobs.Notify{{Target: "all", On: jobs.Events()}, {Target: "some", On: []jobs.Event{jobs.EventFailed, jobs.EventLost}}}
+// some ends and not of recoveries, and one of recoveries from few ends.
+var playedTargets = []jobs.Notify{
+	{Target: "all", On: jobs.Events()},
+	{Target: "few", On: []jobs.Event{jobs.EventLost, jobs.EventRecovered}},
+	{Target: "some", On: []jobs.Event{jobs.EventFailed, jobs.EventLost}},
+}
 
 // playedJobs are the jobs of all runs in random histories.
 var playedJobs = []string{string(jobs.OverlapQueue), string(jobs.OverlapReplace), string(jobs.OverlapAllow), "billed"}
 
 func newPlay(f *fixture, seed uint64) *play {
 	p := &play{fixture: f, rand: rand.New(rand.NewPCG(seed, 1)), success: make(map[jobs.RunID]int), paused: make(map[string]bool), bills: 3}
+	p.mailing = newMailing(seed)
 	p.cursors = make(map[string]time.Time)
 	for _, overlap := range []jobs.Overlap{jobs.OverlapQueue, jobs.OverlapReplace, jobs.OverlapAllow} {
 		job := newJob(string(overlap))
@@ -125,6 +135,9 @@ func newPlay(f *fixture, seed uint64) *play {
 
 func (p *play) fatalf(format string, args ...any) {
 	p.Helper()
+	if p.finds {
+		panic(foundFault(fmt.Sprintf(format, args...)))
+	}
 	p.Fatalf("%s\nafter:\n  %s", fmt.Sprintf(format, args...), strings.Join(p.trace, "\n  "))
 }
 
@@ -703,22 +716,10 @@ func (p *play) check() {
 	if wrong := wrongDefinitions(p.all("body"), p.all("defs"), kept); wrong != "" || len(p.all("body")) != len(runs) {
 		p.fatalf("%d runs, %d bodies: %s", len(runs), len(p.all("body")), wrong)
 	}
-	records, err := recordsOf(p.Context(), p.rdb, p.namespace, playedJobs...)
-	if err != nil {
-		p.fatalf("%v", err)
-	}
-	if wrong := cmp.Or(wrongRecords(p.records, records), wrongMade(records, p.all("defs"), kept)); wrong != "" {
+	p.checkRecords()
+	if wrong := wrongMade(p.records, p.all("defs"), kept); wrong != "" {
 		p.fatalf("%s", wrong)
 	}
-	for id, record := range records {
-		before := p.records[id]
-		ended := record.State == ledger.StateFailed || record.State == ledger.StateLost || record.State == ledger.StateMissed
-		if ended && (before == nil || before.State != record.State) {
-			p.told = append(p.told, record)
-		}
-	}
-	p.records = records
-	p.checkMail()
 	p.checkDied(runs)
 	p.checkBeside(runs)
 	p.checkActing(own)
@@ -801,56 +802,6 @@ func (p *play) checkPast(holds, waits map[string]string) {
 		}
 	}
 	p.present, p.ended = present, ended
-}
-
-// checkMail checks that each end which targets are told of has exactly one message for each of
-// them, and that a job recovers once after some of them: when it next succeeds.
-func (p *play) checkMail() {
-	p.Helper()
-	want, got := make(map[string]int), make(map[string]int)
-	for _, record := range p.told {
-		want[fmt.Sprintf("all %s %s", record.State, record.ID)]++
-		if record.State != ledger.StateMissed {
-			want[fmt.Sprintf("some %s %s", record.State, record.ID)]++
-		}
-	}
-	ids := make(map[string]bool)
-	last := make(map[string]string) // by job: the event that all has heard of last
-	members, err := p.rdb.ZRange(p.Context(), p.key("mail"), 0, -1).Result()
-	if err != nil {
-		p.fatalf("%v", err)
-	}
-	for _, member := range members {
-		parts := strings.SplitN(member, "\x00", 4)
-		target, job, fields := parts[0], parts[1], strings.Split(parts[3], us)
-		if ids[target+fields[0]] {
-			p.fatalf("%s is told of %s twice", target, fields[0])
-		}
-		ids[target+fields[0]] = true
-		if fields[1] != "recovered" {
-			got[target+" "+fields[1]+" "+fields[3]]++
-		} else if before := last[job]; target != "all" || before == "" || before == "recovered" {
-			p.fatalf("%s is told that %s has recovered, the last message was %q", target, job, before)
-		}
-		if target == "all" {
-			last[job] = fields[1]
-		}
-	}
-	for what, n := range want {
-		if got[what] != n {
-			p.fatalf("%d messages %q, want %d", got[what], what, n)
-		}
-		delete(got, what)
-	}
-	if len(got) > 0 {
-		p.fatalf("messages without an end: %v", got)
-	}
-	facts := p.all("facts")
-	for job, event := range last {
-		if flag, set := facts["n"+job]; set != (event != "recovered") {
-			p.fatalf("all was last told that %s has %s, and what it recovers from is %q", job, event, flag)
-		}
-	}
 }
 
 // checkDied checks the records of deaths: each suspect is an outstanding run that crashed in that
