@@ -49,6 +49,10 @@ import (
 //   - After its last worker has left a definition in order, and another worker has registered,
 //     that definition decides nothing. A definition does not give way while a worker carries it.
 //   - No run is stuck: without further faults, some path leads to the end of every run.
+//   - In the worlds with messages: a run that has failed has exactly one. It waits, or was recorded
+//     as sent, and then its target has received it. A batch that a target receives again has the
+//     same messages, and until the lease of a sender is over no other one gets its batch. Without
+//     further faults, some path leads to the record of every message.
 //
 // Each flaw of these rules is planted in the model, where the exploration finds it, and in the
 // scripts, which then reach the same state.
@@ -147,12 +151,18 @@ func (s *modelState) encode() string {
 	}
 	for _, x := range s.workers {
 		b = append(b, x.state, x.definition, x.acts, x.token, x.cut, x.cutToken)
-		flags(x.decides, x.lives[0], x.lives[1], x.died[0], x.died[1], x.carries[0], x.carries[1])
+		flags(x.decides, x.lives[0], x.lives[1], x.died[0], x.died[1], x.carries[0], x.carries[1], x.sent)
 	}
 	c := s.copied
 	b = append(b, c.kind, c.run, c.token, c.session, c.outcome, c.by, s.cursor, s.lock, s.owner, s.under, s.active, s.newest)
 	flags(s.known[0], s.known[1], s.fresh[0], s.fresh[1], s.left[0], s.left[1], c.current)
-	return string(append(b, s.budget[:]...))
+	b = append(b, s.budget[:]...)
+	for _, x := range s.workers {
+		if s.mail.on {
+			b = append(b, x.sends)
+		}
+	}
+	return string(s.mail.encode(b))
 }
 
 // describe writes a path, one move a line.
@@ -167,7 +177,9 @@ func (w *smallWorld) describe(path []modelMove) string {
 			'l': "worker %d polls and registers", 'n': "worker %d starts", 'v': "worker %d drains", 'z': "worker %d has drained",
 			'C': "worker %d is cut off", 'D': "worker %d dies", 'H': "the host of worker %d dies",
 			'E': "a session of worker %d ends", 'G': "definition %[3]d has not been carried for long",
-			'A': "the copy arrives", 'L': "the delivery of run %[2]d is lost", 'O': "the offer of run %[2]d lapses",
+			't': "worker %d takes messages", 'm': "the target of worker %d receives them", 'w': "worker %d records them as sent",
+			'W': "worker %d records them as sent, which stays on its way", 'q': "worker %d records that they were refused",
+			'T': "messages may be sent", 'A': "the copy arrives", 'L': "the delivery of run %[2]d is lost", 'O': "the offer of run %[2]d lapses",
 		}[mv.kind]
 		text = strings.Split(fmt.Sprintf(text, mv.worker, mv.run, mv.how), "%!(EXTRA")[0]
 		fmt.Fprintf(&b, "\n  %s", text)
@@ -279,7 +291,7 @@ func (w *smallWorld) idle(s modelState) (idle []modelMove) {
 	return idle
 }
 
-var errStuck = errors.New("stuck: without further faults, some run never ends")
+var errStuck = errors.New("stuck: without further faults, some run never ends, or some message is never sent")
 
 // A replay makes the moves of a path on the scripts. Their clock is frozen, so that nothing ends
 // by itself. Sessions are entries of the timer wheel without a client.
@@ -293,7 +305,8 @@ type replay struct {
 	began     time.Time
 	sessions  [modelWorkers][2]string
 	named     int
-	attempts  map[[2]int]workedAt // by run and token of the model
+	attempts  map[[2]int]workedAt         // by run and token of the model
+	batches   [modelWorkers]*ledger.Batch // that each worker took last
 	arrive    func(ctx context.Context) error
 }
 
@@ -379,6 +392,9 @@ func (w *smallWorld) newReplay(t *testing.T, server *redis.Client, plant func(st
 	d.Ledger = ledger.New(rdb, space)
 	for _, job := range d.jobs {
 		job.Overlap, job.MaxCrashes = jobs.OverlapQueue, maxCrashes
+		if w.mail {
+			job.Notify = failuresTold
+		}
 		hash, err := ledger.Hash(job)
 		if err != nil {
 			return nil, err
@@ -525,6 +541,11 @@ func (d *replay) do(ctx context.Context, s *modelState, mv modelMove) error {
 		return nil
 	case 'O':
 		return d.ends(ctx, "o+"+string(d.id(r)), 1)
+	case 't', 'm', 'w', 'W', 'q', 'T':
+		var err error
+		if request, err = d.mailDo(ctx, mv); err != nil || request == nil {
+			return err
+		}
 	}
 	if mv.copied {
 		d.arrive = request
@@ -603,6 +624,9 @@ func (d *replay) wants(s *modelState) (lines []string) {
 		say("run %d is %s, n %d, token %d, session %q, crashes %d, attempts %q, wait %q, to push %v, pushed %v", r, runStates[x.state],
 			x.n, d.attempts[[2]int{r, int(x.token)}].token, session, x.crashes, log, wait, due && !x.confirmed, due && x.confirmed)
 	}
+	if s.mail.on {
+		lines = append(lines, d.mailWants(s))
+	}
 	return lines
 }
 
@@ -678,6 +702,11 @@ func (d *replay) stored(ctx context.Context) (lines []string, err error) {
 		say("run %d is %s, n %s, token %s, session %q, crashes %s, attempts %q, wait %q, to push %v, pushed %v", r, f[fieldState],
 			f[1], f[8], session, f[fieldCrashes], ends, wait, push[id], sent[id])
 	}
+	if d.world.mail {
+		mail, one := d.rdb.ZRangeWithScores(ctx, d.key("mail"), 0, -1).Result()
+		post, two := d.rdb.ZRangeWithScores(ctx, d.key("post"), 0, -1).Result()
+		lines, failed = append(lines, d.mailStored(mail, post, hash("mailed"))), errors.Join(failed, one, two)
+	}
 	return lines, errors.Join(err, failed)
 }
 
@@ -723,7 +752,7 @@ func TestEveryStateOfSmallLedgersKeepsTheRules(t *testing.T) {
 	if n, err := strconv.Atoi(os.Getenv("LOCKSTEP_SOAK")); err == nil && n > 1 {
 		paths, more = paths*min(n, 10), 1
 	}
-	for _, w := range smallWorlds() {
+	for _, w := range append(smallWorlds(), mailWorlds()...) {
 		t.Run(w.name, func(t *testing.T) {
 			t.Parallel()
 			w.budget[faultCut] += more
@@ -746,17 +775,20 @@ func TestEveryStateOfSmallLedgersKeepsTheRules(t *testing.T) {
 	}
 }
 
+// plantedFlaw is a flaw of the rules, and the same flaw of the scripts.
+type plantedFlaw struct {
+	flaw, finds string
+	world       smallWorld
+	old, new    string
+}
+
 // TestExplorationOfLedgersFindsFlaws breaks one rule of the model at a time, and wants the
 // exploration to find a state that shows it. On the path to that state, the scripts differ from
 // that model. With the same flaw planted, they do not.
 func TestExplorationOfLedgersFindsFlaws(t *testing.T) {
 	t.Parallel()
 	two, canaries := []uint8{0, 0}, []uint8{0, 1, 1}
-	for _, fault := range []struct {
-		flaw, finds string
-		world       smallWorld
-		old, new    string // the same flaw of the scripts
-	}{
+	for _, fault := range append(mailFlaws(), []plantedFlaw{
 		{
 			flawAllCrash, "and a crash is counted", smallWorld{workers: two, ticks: 1, budget: budget{faultCut: 1}},
 			"elseif call('ZSCORE', DIED, '!' .. session) then", "elseif id then",
@@ -816,7 +848,7 @@ func TestExplorationOfLedgersFindsFlaws(t *testing.T) {
 			smallWorld{workers: two, ticks: 1, budget: budget{faultCut: 1, faultCopy: 1}},
 			"if not ends(session) then return {'dead'} end", "",
 		},
-	} {
+	}...) {
 		t.Run(fault.flaw, func(t *testing.T) {
 			t.Parallel()
 			w := fault.world

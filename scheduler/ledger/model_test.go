@@ -66,7 +66,7 @@ const (
 	faults
 )
 
-type budget [faults]uint8
+type budget [allFaults]uint8
 
 // The flaws of the rules that an exploration has to find.
 const (
@@ -125,6 +125,9 @@ type modelWorker struct {
 	cut        uint8 // the run of an attempt that it cut off and has to report, plus one
 	cutToken   uint8 // the attempt of that run
 
+	sends uint8 // the messages that it sends
+	sent  bool  // their target has received them
+
 	// Of its present session, and of the one before.
 	lives   [2]bool
 	died    [2]bool // its process has died, as its parent has reported
@@ -158,6 +161,7 @@ type modelState struct {
 	fresh [2]bool
 	left  [2]bool // its last worker has left it in order
 
+	mail   modelMail
 	budget budget
 }
 
@@ -170,6 +174,12 @@ type modelState struct {
 //	C cut off             D die                  H lose the host     E a session ends
 //	G a definition has not been carried for GoneAfter
 //	A a copy arrives      L a delivery is lost   O an offer lapses
+//
+// Those of senders (modelmail_test.go):
+//
+//	t take a batch        m its target receives it
+//	w record it as sent   W the same, and that stays on its way    q record that it failed
+//	T a lease or a pause ends
 type modelMove struct {
 	kind   byte
 	worker int
@@ -190,11 +200,12 @@ type smallWorld struct {
 	workers []uint8 // their definitions; those with the newer one start later
 	ticks   int
 	budget  budget
+	mail    bool // runs that fail have messages
 	flaw    string
 }
 
 func (w *smallWorld) start() modelState {
-	s := modelState{budget: w.budget}
+	s := modelState{budget: w.budget, mail: modelMail{on: w.mail}}
 	for i, definition := range w.workers {
 		s.workers[i].definition = definition
 		if definition == 0 {
@@ -363,6 +374,9 @@ func (w *smallWorld) finish(s *modelState, by, r int, token, outcome uint8) (err
 	}
 	switch {
 	case !last:
+		if w.flaw == flawMailTwice && outcome == endFailed && x.state == runFailed && x.token == token {
+			s.mail.stored[r]++
+		}
 	case outcome == endSucceeded:
 		if x.state == runRunning {
 			err = s.close(r, endSucceeded)
@@ -375,6 +389,7 @@ func (w *smallWorld) finish(s *modelState, by, r int, token, outcome uint8) (err
 	case outcome == endFailed:
 		err = s.close(r, endFailed)
 		s.final(r, runFailed)
+		w.tell(s, r)
 	}
 	s.grant(by)
 	return err
@@ -415,6 +430,7 @@ func (w *smallWorld) crash(s *modelState, by, r int, token uint8, reports bool) 
 	}
 	if over {
 		s.final(r, runFailed)
+		w.tell(s, r)
 	} else {
 		s.due(r, by)
 	}
@@ -580,6 +596,7 @@ func (w *smallWorld) moves(s *modelState) (moves []modelMove) {
 	if s.copied.kind != 0 {
 		add(modelMove{kind: 'A'})
 	}
+	s.timeOfMail(add)
 	return moves
 }
 
@@ -650,6 +667,9 @@ func (w *smallWorld) movesOf(s *modelState, i int, add func(mv modelMove, costs 
 		request(modelMove{kind: 'e', run: r, how: endHandedBack}, faultReturn)
 		request(modelMove{kind: 'e', run: r, how: endFailed}, faultFail)
 	}
+	if s.mail.on && up {
+		s.mailMoves(i, add)
+	}
 	if s.mentions(previous(i)) {
 		return
 	}
@@ -674,7 +694,7 @@ func (w *smallWorld) movesOf(s *modelState, i int, add func(mv modelMove, costs 
 
 // pay takes what a move costs from the budgets.
 func (s *modelState) pay(mv modelMove) {
-	if !mv.fault {
+	if !mv.fault || s.payMail(mv) {
 		return
 	}
 	loses := mv.kind == 'C' || mv.kind == 'D'
@@ -781,6 +801,8 @@ func (w *smallWorld) do(s *modelState, mv modelMove) (err error) {
 	case 'O':
 		run.offer, s.lock = 2, 0
 		s.grant(noPusher)
+	case 't', 'm', 'w', 'W', 'q', 'T':
+		err = w.doMail(s, mv, &under)
 	}
 	if mv.copied && strings.IndexByte("pCH", mv.kind) < 0 {
 		s.copied = under
@@ -834,6 +856,7 @@ func (w *smallWorld) lose(s *modelState, mv modelMove) {
 		}
 	} else {
 		x.cut, x.cutToken = 0, 0
+		x.sends, x.sent = 0, false
 	}
 	if mv.kind != 'C' || !back { // what the process had to push is lost
 		for r := range s.runs {
@@ -870,6 +893,8 @@ func (w *smallWorld) arrive(s *modelState) (err error) {
 		if s.lives(c.session) {
 			err = w.crash(s, noPusher, r, c.token, true)
 		}
+	case 'w', 'W', 'q':
+		err = w.record(s, c.token, c.kind != 'q')
 	}
 	return err
 }
@@ -942,17 +967,18 @@ func (s *modelState) check() error {
 			return fmt.Errorf("run %d is %s, and waits", r, runStates[x.state])
 		}
 	}
-	return nil
+	return s.checkMail()
 }
 
-// goal reports whether all ticks are decided, all runs have ended and the lock is free.
+// goal reports whether all ticks are decided, all runs have ended, the lock is free and all
+// messages were sent.
 func (w *smallWorld) goal(s *modelState) bool {
 	for r := range w.ticks {
 		if s.runs[r].state < runSucceeded {
 			return false
 		}
 	}
-	return s.lock == 0
+	return s.lock == 0 && s.mail.waits == 0
 }
 
 // orders are the permutations of the workers that keep their definitions: p[i] is the new place of
