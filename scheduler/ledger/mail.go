@@ -47,6 +47,7 @@ type Batch struct {
 	Job      string // "" for messages about workers
 	Tries    int    // requests that have failed
 	Messages []Message
+	Taken    time.Time // by the clock of the server
 
 	// Expired means that no worker has declared the target for [MailFor]: [Ledger.MailFailed]
 	// abandons the batch.
@@ -77,9 +78,10 @@ const (
 func (l *Ledger) TakeMail(ctx context.Context, targets []string, after int) (batches []Batch, next int, err error) {
 	args := appendTexts([]any{after, MailLease.Milliseconds(), MailFor.Milliseconds(), BatchMost}, targets...)
 	r := space.Read(l.run(ctx, "mailtake", "", args...))
+	taken := r.Time()
 	next = int(r.Number())
 	for r.More() {
-		batch := Batch{Expired: r.Text() == "expired", Target: r.Text(), Job: r.Text(), upto: r.Text(), Tries: int(r.Number())}
+		batch := Batch{Taken: taken, Expired: r.Text() == "expired", Target: r.Text(), Job: r.Text(), upto: r.Text(), Tries: int(r.Number())}
 		batch.Dropped = int(r.Number())
 		r.Each(func(list *space.Reader) {
 			batch.Messages = append(batch.Messages, decodeMessage(batch.Job, list.Text()))

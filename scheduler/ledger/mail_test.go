@@ -88,6 +88,9 @@ func TestAnEndIsRecordedWithItsMessages(t *testing.T) {
 			m.Fails != 1 || m.Worker != w.Session() || m.Tick.IsZero() || m.At.IsZero() || m.Started.IsZero() {
 			f.Errorf("the message is %+v", m)
 		}
+		if since := f.now().Sub(batches[0].Taken); since < 0 || since > time.Minute {
+			f.Errorf("it was taken %s ago by the clock of the server", since)
+		}
 		if err := f.MailSent(f.Context(), &batches[0]); err != nil {
 			f.Fatal(err)
 		}

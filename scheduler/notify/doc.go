@@ -30,9 +30,10 @@
 //	Lockstep-Signature: t=1795259675,v1=5257a869e7ec...
 //
 // v1 is the HMAC-SHA-256, in hexadecimal, of the text "<t>.<body>" under the secret, and t is the
-// time of the request in seconds since 1970. A receiver computes it over the body as it arrived,
-// compares in constant time, and refuses a t that is more than five minutes off, so that a recorded
-// request cannot be sent again later: [Verify] does that.
+// time of the request in seconds since 1970, by the clock of Redis: that of a worker may be wrong.
+// A receiver computes it over the body as it arrived, compares in constant time, and refuses a t
+// that is more than five minutes off, so that a recorded request cannot be sent again later:
+// [Verify] does that.
 //
 // # Dead man's switches
 //
@@ -46,6 +47,8 @@
 // # What is not promised
 //
 //   - That a target gets a message only once. It gets each one under one id.
+//   - Every message after Redis has lost data. Those that waited may be lost, and those of the last
+//     ten minutes are sent again under their ids; the ledger's documentation has the details.
 //   - The order of messages about different jobs.
 //   - A limit on what shoutrrr reads of a service's reply.
 package notify

@@ -337,6 +337,26 @@ func (b *box) until(t *testing.T, is func() bool) {
 	}
 }
 
+// TestTheServerDecidesTheTimeOfASignature: a worker with a wrong clock must not sign requests that
+// receivers refuse.
+func TestTheServerDecidesTheTimeOfASignature(t *testing.T) {
+	t.Parallel()
+	signed := make(chan error, 1)
+	server := time.Now().Add(-10 * time.Minute)
+	url := serve(t, func(_ http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		signed <- Verify([]byte("the-key-of-the-hook"), body, r.Header.Get(SignatureHeader), server, 2*time.Minute)
+	})
+	b := newBox("hook")
+	batch := b.waiting["hook"]
+	batch.Taken = server
+	b.waiting["hook"] = batch
+	b.run(t, []Target{{Name: "hook", Webhook: url, SecretFile: "/key"}})
+	if err := <-signed; err != nil {
+		t.Error(err)
+	}
+}
+
 // TestATargetThatHangsDelaysNoOther: each has a request of its own.
 func TestATargetThatHangsDelaysNoOther(t *testing.T) {
 	t.Parallel()

@@ -219,7 +219,7 @@ func (s *Sender) sendAll(ctx context.Context, stop <-chan struct{}, name string,
 			err = s.failed(ctx, batch, errors.New("no worker declares this target"))
 		} else {
 			// also one that has Expired while the target was busy
-			err = s.sendOne(ctx, &target, batch)
+			err = s.sendOne(ctx, &target, batch, batch.Taken.Add(time.Since(taken)))
 		}
 		if err != nil {
 			s.Logger.WarnContext(ctx, "could not record that messages were sent, they may be sent again", "target", name, "error", err)
@@ -228,8 +228,10 @@ func (s *Sender) sendAll(ctx context.Context, stop <-chan struct{}, name string,
 	}
 }
 
-func (s *Sender) sendOne(ctx context.Context, target *Target, batch *ledger.Batch) error {
-	_, err := s.Client.send(ctx, target, &event{s.Source, batch.Messages}, time.Now())
+// sendOne sends a batch. now is the time of its signature, by the clock of the server: that of this
+// host may be wrong, and receivers refuse an old signature.
+func (s *Sender) sendOne(ctx context.Context, target *Target, batch *ledger.Batch, now time.Time) error {
+	_, err := s.Client.send(ctx, target, &event{s.Source, batch.Messages}, now)
 	if err != nil {
 		return s.failed(ctx, batch, err)
 	}

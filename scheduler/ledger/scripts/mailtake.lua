@@ -3,7 +3,7 @@
 -- ARGV: 1 how many of the targets and jobs that are due to pass over, see the reply  2 lease, ms
 --       3 ms after which a message that could not be sent is abandoned  4 messages of a batch, at
 --       most  5... targets that the caller can send to
--- Replies: what to pass over in the next call, 0 after the last; then for each batch: send, or
+-- Replies: ms, what to pass over in the next call, 0 after the last; then for each batch: send, or
 --   expired: no worker has been able to send to that target; target, job, number of its last
 --   message, requests that have failed, how many messages for the target were not stored and are
 --   not in the audit yet, the messages
@@ -59,4 +59,5 @@ for i = 1, #due do
   end
 end
 table.insert(batches, 1, due[LOOK] and ARGV[1] + passed or 0)
+table.insert(batches, 1, ms)
 return batches
