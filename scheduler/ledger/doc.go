@@ -335,9 +335,18 @@
 //     the batch twice, under one name.
 //   - A lost reply of MailSent or MailFailed is not repeated: the lease ends, and the batch is sent
 //     again. A late one changes nothing once another worker has reported the end of the batch.
-//   - A loss of data loses the messages that were not sent yet. An end that a worker re-asserts
-//     because it recorded it (see below) has its message again, under the same name: that of an end
-//     contains the token of its attempt. A job may be reported late once more.
+//   - A loss of data loses the messages that were not sent yet, and the record of those that were.
+//     An end that its worker re-asserts (see below) has its message again, sent or not, under the
+//     same name, which contains the token of its attempt. So a target may receive the ends of the
+//     last ten minutes twice. An end of which other workers only heard has no message then; or, if
+//     Redis has gone back to a time at which the run was outstanding, one of its own, with an
+//     earlier token or n in its name. That is the one case in which an end can have two names. A
+//     job may be reported late once more, and its next success is a recovery only of what was told
+//     since.
+//   - A build of the same format that knows no messages leaves the runs of a job with targets to
+//     others, since their definition has a key that it does not know. But it can request such a
+//     run, and end one without running it: cancel it, or close the attempt of a worker that died.
+//     These ends have no message. After a success that it records, the next one is the recovery.
 //   - A build from before messages ignores the mark. It creates no ticks from a definition with
 //     targets, and starts no run of it; but it may end one without a message (cancel, crash), and
 //     the requests that it records have no mark.
