@@ -56,6 +56,7 @@ type Book interface {
 	NeedOf(ctx context.Context, record *ledger.Record) (ledger.Need, error)
 	Asides(ctx context.Context) ([]ledger.Aside, error)
 	Totals(ctx context.Context) (*ledger.Totals, error)
+	Mail(ctx context.Context, targets []string) ([]ledger.MailOf, error)
 	Duty(ctx context.Context) (locks.SessionID, error)
 }
 

@@ -91,6 +91,32 @@ func lateOf(record *ledger.JobRecord, now time.Time) int {
 // Totals returns how many ends there were of each kind, see [ledger.Ledger.Totals].
 func (r *Reader) Totals(ctx context.Context) (*ledger.Totals, error) { return r.book.Totals(ctx) }
 
+// Unsent is what waits to be sent to a target.
+type Unsent struct {
+	Target   string
+	Messages int
+	Oldest   time.Duration // how long the first of them has waited
+}
+
+// Unsent returns the targets for which messages wait.
+func (r *Reader) Unsent(ctx context.Context) ([]Unsent, error) {
+	mail, err := r.book.Mail(ctx, nil)
+	if err != nil || len(mail) == 0 {
+		return nil, err
+	}
+	now, err := r.space.Now(ctx)
+	if err != nil {
+		return nil, err
+	}
+	all := make([]Unsent, 0, len(mail))
+	for _, m := range mail {
+		if m.Waiting > 0 {
+			all = append(all, Unsent{m.Target, m.Waiting, now.Sub(m.Since)})
+		}
+	}
+	return all, nil
+}
+
 // Duty returns the worker on duty, or "" if none is.
 func (r *Reader) Duty(ctx context.Context) (locks.SessionID, error) { return r.book.Duty(ctx) }
 

@@ -39,6 +39,7 @@ type Fake struct {
 	Offspring map[jobs.RunID]ledger.Children
 	Flowing   map[string]ledger.Flow // of queues, by name
 	Counts    ledger.Totals
+	Mailboxes []ledger.MailOf
 	OnDuty    locks.SessionID // the worker on duty
 	Grace     time.Duration
 	Listing   locks.Listing
@@ -175,6 +176,9 @@ func (f *Fake) GraceLeft(context.Context) (time.Duration, error) { return f.Grac
 
 // Totals returns Counts.
 func (f *Fake) Totals(context.Context) (*ledger.Totals, error) { return &f.Counts, f.read() }
+
+// Mail returns Mailboxes.
+func (f *Fake) Mail(context.Context, []string) ([]ledger.MailOf, error) { return f.Mailboxes, f.read() }
 
 // Duty returns OnDuty.
 func (f *Fake) Duty(context.Context) (locks.SessionID, error) { return f.OnDuty, f.read() }

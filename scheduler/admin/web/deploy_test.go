@@ -16,6 +16,7 @@ func TestRulesAndDashboardNameOnlyMetricsThatExist(t *testing.T) {
 	f := fakes.Fleet()
 	f.Registered[0].LastSuccess = fakes.Noon
 	f.Queues = []ledger.DueQueue{{Name: "default", Due: 1}}
+	f.Mailboxes = []ledger.MailOf{{Target: "ops", Waiting: 1}}
 	s, m := measured(t, f, &admin.Config{Digest: "9f2c1e", LoadedAt: admin.Instant{Time: fakes.Noon}})
 	m.took.WithLabelValues("j").Observe(1)
 	m.scripts.WithLabelValues("ledger/claim").Observe(.001)

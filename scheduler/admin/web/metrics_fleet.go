@@ -51,6 +51,7 @@ type fleet struct {
 	grace  time.Duration
 	queues []admin.Queue
 	vitals vitals
+	unsent []admin.Unsent
 	counts map[ledger.Total]int64
 }
 
@@ -86,6 +87,9 @@ func (s *Server) fleet(ctx context.Context, self locks.SessionID, snapshot *admi
 		return v, err
 	})
 	if err != nil {
+		return nil, err
+	}
+	if f.unsent, err = shared(ctx, s.read, "unsent", s.o.Reader.Unsent); err != nil {
 		return nil, err
 	}
 	read, err := shared(ctx, s.read, "totals", s.o.Reader.Totals)
@@ -217,6 +221,9 @@ var (
 	descSuccess     = desc("lockstep_job_last_success_timestamp_seconds", "When a run of a job last succeeded.", "job")
 	descEnd         = desc("lockstep_job_last_end_timestamp_seconds", "When a run or a tick of a job last came to an end that is still kept.", "job")
 
+	descUnsent    = desc("lockstep_messages_waiting", "Messages that wait to be sent to a target; a target without any has none.", "target")
+	descUnsentAge = desc("lockstep_messages_oldest_seconds", "How long the first of the messages to a target has waited.", "target")
+
 	descRuns     = desc("lockstep_runs_ended_total", "Runs that ended, whatever ended them. A run that is reopened ends again.", "job", "outcome", "trigger")
 	descTicks    = desc("lockstep_ticks_total", "Ticks that came to their outcome, also those that never became a run.", "job", "outcome")
 	descAttempts = desc("lockstep_attempts_total", "Attempts that ended.", "job", "outcome")
@@ -306,6 +313,10 @@ func (f *fleet) tell(tell teller) {
 		tell(descDepth, float64(q.Due), q.Name)
 		tell(descOldest, oldest.Seconds(), q.Name)
 		tell(descPaused, truth(q.Paused), q.Name)
+	}
+	for _, u := range f.unsent {
+		tell(descUnsent, float64(u.Messages), u.Target)
+		tell(descUnsentAge, u.Oldest.Seconds(), u.Target)
 	}
 	for _, job := range f.vitals.jobs {
 		tellNumbers(tell, job.Job, job)

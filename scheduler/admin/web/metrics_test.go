@@ -234,7 +234,7 @@ func TestOnlyTheWorkerOnDutyShowsTheFleet(t *testing.T) {
 	s, _ = measured(t, other, nil)
 	other.OnDuty = "web-2.p91qd3f7"
 	body := tells(t, s, "lockstep_duty 0", "lockstep_redis_up 1", "lockstep_session_lease_left_seconds 12", "lockstep_clock_skew_seconds 0")
-	of := regexp.MustCompile(`(?m)^lockstep_(holds|waits|workers|due_runs|queue_|job_|runs_ended|ticks_|attempts_total|grace|longest)`)
+	of := regexp.MustCompile(`(?m)^lockstep_(holds|waits|workers|due_runs|queue_|job_|runs_ended|ticks_|attempts_total|grace|longest|messages)`)
 	if found := of.FindString(body); found != "" {
 		t.Errorf("a worker without duty shows %s", found)
 	}
@@ -244,16 +244,20 @@ func TestMetricsDescribeJobsQueuesAndLocks(t *testing.T) {
 	t.Parallel()
 	f := fakes.Fleet()
 	f.Grace = 3 * time.Second
+	f.Mailboxes = []ledger.MailOf{{Target: "ops", Waiting: 2, Since: fakes.Noon.Add(-time.Minute)}, {Target: "hook", Sent: 1}}
 	f.Registered[0].LastSuccess, f.Registered[0].Silent = fakes.Noon.Add(-2*time.Hour), fakes.Noon.Add(-2*time.Hour)
 	f.Registered[0].Job.MaxSilence = time.Hour
 	f.Registered[2].Job.MaxSilence, f.Registered[2].Silent = time.Hour, fakes.Noon.Add(-3*time.Hour)
 	f.Queues = []ledger.DueQueue{{Name: "default", Due: 7, Oldest: []*ledger.Record{{ID: "j#1", DueSince: fakes.Noon.Add(-time.Minute)}}}}
 	s, _ := measured(t, f, nil)
-	tells(t, s, "lockstep_grace_left_seconds 3",
+	body := tells(t, s, "lockstep_grace_left_seconds 3", `lockstep_messages_waiting{target="ops"} 2`, `lockstep_messages_oldest_seconds{target="ops"} 60`,
 		`lockstep_job_late{job="nightly-backup"} 1`, `lockstep_job_late{job="settle-bills"} 0`, `lockstep_job_late{job="_other"} 1`,
 		`lockstep_job_runs_running{job="nightly-backup"} 1`, `lockstep_job_runs_outstanding{job="settle-bills"} 3`,
 		`lockstep_job_last_success_timestamp_seconds{job="nightly-backup"} 1.7952552e+09`,
 		`lockstep_queue_due_runs{queue="default"} 7`, `lockstep_queue_oldest_seconds{queue="default"} 60`, `lockstep_queue_paused{queue="critical"} 1`)
+	if strings.Contains(body, `target="hook"`) {
+		t.Error("a target without messages that wait has a metric")
+	}
 }
 
 func TestTotalsBecomeCountersThatNeverFall(t *testing.T) {
