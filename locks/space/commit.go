@@ -2,6 +2,7 @@ package space
 
 import (
 	"context"
+	"slices"
 	"sync"
 )
 
@@ -16,6 +17,7 @@ type Commit[T any] struct {
 	Send    func(context.Context, []T) // makes one attempt, and answers these calls
 	Spawn   func(func()) bool          // starts a goroutine, unless its owner is closed
 	Refuse  func([]T)                  // answers calls for which Spawn has started none
+	Once    bool                       // a goroutine makes one attempt, and Spawn starts the next one
 
 	mu       sync.Mutex
 	inFlight int // attempts; guarded by mu
@@ -69,7 +71,21 @@ func (c *Commit[T]) Add(ctx context.Context, call T) {
 	}
 }
 
-// flush sends calls until none are left.
+// Withdraw removes the first call for which is returns true, unless it is being sent. It reports
+// whether it has removed one.
+func (c *Commit[T]) Withdraw(is func(T) bool) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	i := slices.IndexFunc(c.queue, is)
+	if i < 0 {
+		return false
+	}
+	// The array also holds the calls that are being sent.
+	c.queue = slices.Concat(c.queue[:i], c.queue[i+1:])
+	return true
+}
+
+// flush sends calls until none are left, or once.
 func (c *Commit[T]) flush(ctx context.Context) {
 	for {
 		c.mu.Lock()
@@ -85,6 +101,10 @@ func (c *Commit[T]) flush(ctx context.Context) {
 			return
 		}
 		c.Send(ctx, batch)
+		if c.Once {
+			c.Leave(ctx)
+			return
+		}
 	}
 }
 

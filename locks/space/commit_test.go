@@ -94,3 +94,51 @@ func TestCallsAreRefusedWhenNoGoroutineMayBegin(t *testing.T) {
 		}
 	})
 }
+
+// TestAGoroutineMayMakeOneAttempt: then the next one begins in another goroutine.
+func TestAGoroutineMayMakeOneAttempt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, attempts := commits(1, 2)
+		var spawned int
+		c.Once = true
+		c.Spawn = func(f func()) bool { spawned++; go f(); return true }
+		if !c.Enter() {
+			t.Fatal("no attempt is in flight")
+		}
+		for call := range 5 {
+			c.Add(t.Context(), call)
+		}
+		c.Leave(t.Context())
+		got := [][]int{<-attempts, <-attempts, <-attempts}
+		c.check(t, 0, 0)
+		if want := [][]int{{0, 1}, {2, 3}, {4}}; !reflect.DeepEqual(got, want) || spawned != 3 {
+			t.Errorf("got %v by %d goroutines, want %v by 3", got, spawned, want)
+		}
+	})
+}
+
+func TestACallThatWaitsIsWithdrawn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, attempts := commits(1, 2)
+		c.Enter()
+		for call := range 4 {
+			c.Add(t.Context(), call)
+		}
+		withdraw := func(call int, want bool) {
+			t.Helper()
+			if got := c.Withdraw(func(other int) bool { return other == call }); got != want {
+				t.Errorf("call %d is withdrawn: %t, want %t", call, got, want)
+			}
+		}
+		withdraw(1, true)
+		withdraw(1, false)
+		c.Leave(t.Context())
+		c.check(t, 1, 1) // 0 and 2 are being sent
+		withdraw(2, false)
+		withdraw(3, true)
+		if got := <-attempts; !slices.Equal(got, []int{0, 2}) {
+			t.Errorf("got %v, want 0 and 2", got)
+		}
+		c.check(t, 0, 0)
+	})
+}
