@@ -23,6 +23,12 @@ func FastPaths() []FastPath {
 	return all
 }
 
+// ListScripts returns the script for several requests, and that for one request without its fast
+// path.
+func ListScripts() (several, one, hash string) {
+	return link("", script("enqueueall").read()), link("", script("enqueue").read()), script("enqueueall").assembled().Hash()
+}
+
 func link(fast, source string) string { return space.Link(library(), fast, source) }
 
 // Expand replaces what a text of Lua names of the ledger's records.
@@ -44,7 +50,7 @@ func DecodeFinal(id jobs.RunID, text string) (*Record, error) { return decodeFin
 func BodyScripts() map[string]string {
 	texts := make(map[string]string)
 	for _, s := range []script{
-		"claim", "finish", "enqueue", "create", "adopt", "reopen", "assert", "cancel", "expire", "crash", "refuse", "skip",
+		"claim", "finish", "enqueue", "enqueueall", "create", "adopt", "reopen", "assert", "cancel", "expire", "crash", "refuse", "skip",
 	} {
 		texts[s.assembled().Hash()] = link(s.fast(), s.read())
 	}
@@ -91,4 +97,10 @@ func (l *Ledger) Marks(job string) []string {
 		texts = append(texts, m.text)
 	}
 	return texts
+}
+
+// Waiting returns how many requests wait to be sent with others.
+func (l *Ledger) Waiting() int {
+	_, queued := l.wanted.Outstanding()
+	return queued
 }

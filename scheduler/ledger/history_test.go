@@ -348,9 +348,47 @@ func (p *play) stopAsked() {
 func (p *play) begin() *locks.Request { return p.request(p.workers[p.rand.IntN(len(p.workers))]) }
 
 func (p *play) enqueue() {
+	if !p.plain && p.rand.IntN(3) == 0 {
+		p.enqueueSeveral()
+		return
+	}
 	if p.asked++; p.plain && p.rand.IntN(4) == 0 {
 		p.asked -= p.rand.IntN(4)
 	}
+	request := p.ask()
+	enqueued, err := p.Enqueue(p.Context(), request)
+	if err != nil {
+		p.fatalf("%v", err)
+	}
+	p.say("enqueue %s %v", enqueued.Run, request.Job.Lock.Exclusive)
+	p.push(enqueued.Due)
+}
+
+// enqueueSeveral sends a list; some of it was requested before, or is requested twice.
+func (p *play) enqueueSeveral() {
+	var list ledger.List
+	for range 1 + p.rand.IntN(4) {
+		if p.asked++; p.rand.IntN(4) == 0 {
+			p.asked -= p.rand.IntN(4)
+		}
+		list.Items = append(list.Items, p.ask())
+	}
+	list.Atomic = p.rand.IntN(2) == 0
+	replies, err := p.EnqueueAll(p.Context(), list)
+	if err != nil {
+		p.fatalf("%v", err)
+	}
+	for i, r := range replies {
+		if r.Err != nil {
+			p.fatalf("%v", r.Err)
+		}
+		p.say("enqueue %s %v with others, existed %t", r.Run, list.Items[i].Job.Lock.Exclusive, r.Exists)
+		p.push(r.Due)
+	}
+}
+
+// ask returns a request for the run p.asked.
+func (p *play) ask() ledger.Request {
 	job := newJob("billed")
 	job.Every = 0
 	if p.rand.IntN(2) == 0 {
@@ -365,12 +403,7 @@ func (p *play) enqueue() {
 			job.Lock.Exclusive = append(job.Lock.Exclusive, fmt.Sprint("bill:", i))
 		}
 	}
-	enqueued, err := p.Enqueue(p.Context(), ledger.Request{Job: job, ID: fmt.Sprint(p.asked), Trigger: ledger.TriggerEnqueue})
-	if err != nil {
-		p.fatalf("%v", err)
-	}
-	p.say("enqueue %s %v", enqueued.Run, job.Lock.Exclusive)
-	p.push(enqueued.Due)
+	return ledger.Request{Job: job, ID: fmt.Sprint(p.asked), Trigger: ledger.TriggerEnqueue}
 }
 
 func (p *play) send(claim sentClaim) {

@@ -38,6 +38,11 @@ type Ledger struct {
 	definitions map[string]*jobs.Job // recent definitions of claims, by their marks; guarded by mu
 	// by job: decisions that have not yet replaced all earlier runs; guarded by mu
 	replacing map[string]replacement
+
+	// Requests of several goroutines, see Enqueue. A goroutine that waits for its reply makes the
+	// next call, which it receives from sends: so the ledger starts no goroutine.
+	wanted space.Commit[*wanted]
+	sends  chan func()
 }
 
 // New returns the ledger that belongs to a lock space. It sends through rdb, which must not resend
@@ -48,8 +53,11 @@ func New(rdb redis.UniversalClient, space *locks.Space) *Ledger {
 	for _, name := range ownKeys {
 		keys = append(keys, prefix+name)
 	}
-	return &Ledger{rdb: rdb, space: space, prefix: prefix, keys: keys, definitions: make(map[string]*jobs.Job),
-		replacing: make(map[string]replacement)}
+	l := &Ledger{rdb: rdb, space: space, prefix: prefix, keys: keys, definitions: make(map[string]*jobs.Job),
+		replacing: make(map[string]replacement), sends: make(chan func(), 1)}
+	l.wanted.Flights, l.wanted.Most, l.wanted.Once, l.wanted.Send = cap(l.sends), enqueuedTogether, true, l.enqueueGroup
+	l.wanted.Spawn = func(send func()) bool { l.sends <- send; return true }
+	return l
 }
 
 // LimitArgs sets how many bytes the args of a run may have, instead of [jobs.DefaultMaxArgs]. Call
@@ -181,9 +189,14 @@ func (l *Ledger) keysOf(job string) []string {
 	if job == "" {
 		return l.keys
 	}
-	keys := slices.Clip(l.keys)
-	for _, name := range historyKeys {
-		keys = append(keys, l.prefix+name+":"+job)
+	return append(slices.Clip(l.keys), l.historyOf(job)...)
+}
+
+// historyOf returns the keys of the history of a job.
+func (l *Ledger) historyOf(job string) []string {
+	keys := make([]string, len(historyKeys))
+	for i, name := range historyKeys {
+		keys[i] = l.prefix + name + ":" + job
 	}
 	return keys
 }

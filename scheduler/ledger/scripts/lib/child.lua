@@ -1,14 +1,12 @@
 -- Children: the runs that were made from within other runs.
 
--- childOf notes that the run id was made from another one, and returns the other, or '' if that is
--- neither outstanding nor in the history of the same job. entry: as audit takes it. It comes before
--- all other writes of a script, and reads before it writes: a key of the wrong type changes
+-- childrenOf notes that the runs in ids, at least one, were made from another one, and returns the
+-- other, or '' if that is neither outstanding nor in this history. CHILDREN: the key. It comes
+-- before all other writes of a script, and reads before it writes: a key of the wrong type changes
 -- nothing.
-local function childOf(parent, id, entry)
-  if parent == '' then return '' end
-  local record = call('HGET', RUN, parent) or call('HGET', HIST, parent)
+local function childrenOf(parent, ids, history, CHILDREN)
+  local record = call('HGET', RUN, parent) or call('HGET', history, parent)
   if not record then return '' end
-  local CHILDREN = KEYS[#KEYS - (entry == '' and 0 or 1)]
   local made = string.match(record, R_MATCH[[STATE N JOB QUEUE TRIGGER TICK (CREATED)]]) or ''
   local known = call('HGET', CHILDREN, parent)
   local since, n, first = string.match(known or '', '^([^\31]*)\31(%d+)(.*)$')
@@ -20,7 +18,13 @@ local function childOf(parent, id, entry)
     call('HSET', CHILDREN, '#' .. format('%.0f', last), parent)
   end
   if since ~= made then n, first = 0, '' end -- an earlier run had the same id
-  if n + 0 < 20 then first = first .. US .. id end
-  call('HSET', CHILDREN, parent, made .. US .. format('%.0f', n + 1) .. first)
+  for i = 1, math.min(#ids, 20 - n) do first = first .. US .. ids[i] end
+  call('HSET', CHILDREN, parent, made .. US .. format('%.0f', n + #ids) .. first)
   return parent
+end
+
+-- childOf is childrenOf for one run of the same job. entry: as audit takes it.
+local function childOf(parent, id, entry)
+  if parent == '' then return '' end
+  return childrenOf(parent, {id}, HIST, KEYS[#KEYS - (entry == '' and 0 or 1)])
 end

@@ -1,0 +1,240 @@
+package ledger
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"lockstep/jobs"
+	"lockstep/locks/space"
+)
+
+const (
+	// MaxRequests bounds the requests of a [List].
+	MaxRequests = 1000
+
+	// MaxAtomic bounds the bytes of arguments and lock keys of a list that is atomic: one script
+	// records it, which must be short.
+	MaxAtomic = 4 << 20
+
+	// enqueuedTogether and bytesTogether bound the requests that one script records otherwise.
+	enqueuedTogether = 200
+	bytesTogether    = 1 << 20
+
+	// enqueueLimit is how long a script may take that records the requests of several callers.
+	enqueueLimit = 10 * time.Second
+)
+
+// A List is several requests that are made together.
+type List struct {
+	Items  []Request // at most MaxRequests. Their acts are ignored
+	Atomic bool      // all of them are recorded, or none
+	// Refused has, by index, what the caller has found wrong with items: they are not recorded.
+	Refused map[int]error
+	// Act is for the audit: one entry, which counts the new runs; nil for none.
+	Act *Act
+}
+
+// Replied is the reply to one request of a [List].
+type Replied struct {
+	*Enqueued       // nil with an error
+	Err       error // this request was not recorded, or its reply was lost
+}
+
+// RequestError is the error of one request, for which a list was refused. Nothing was recorded.
+type RequestError struct {
+	Index int // from 0
+	Err   error
+}
+
+func (e *RequestError) Error() string { return fmt.Sprintf("items[%d]: %v", e.Index, e.Err) }
+
+func (e *RequestError) Unwrap() error { return e.Err }
+
+// EnqueueAll records many requested runs with few scripts. The replies are in the order of the
+// requests. It refuses a list that is too long, and an atomic one with a request that cannot be
+// recorded; the error is a [*RequestError]. Otherwise such a request has its own error, and does not
+// affect the others. An existing id is no error: as with [Ledger.Enqueue], the reply names the run.
+// If an id occurs twice, the second request finds the run of the first.
+//
+// An atomic list is recorded by one script: all of it or, after an error, none. An error in transit
+// is the same error for all requests whose fate is unknown, and for those that were not sent after
+// that. The list may be sent again, with the same ids.
+func (l *Ledger) EnqueueAll(ctx context.Context, list List) ([]Replied, error) {
+	if len(list.Items) > MaxRequests {
+		return nil, &RequestError{MaxRequests, jobs.Permanent(fmt.Errorf("the list has %d requests, and at most %d are taken: %w", len(list.Items), MaxRequests, jobs.ErrTooLarge))}
+	}
+	if err := list.Act.check(); err != nil {
+		return nil, fmt.Errorf("enqueue a list: %w", err)
+	}
+	all := make([]*wanted, len(list.Items))
+	replies := make([]Replied, len(list.Items))
+	definitions := make(map[*jobs.Job]string)
+	var some []*wanted
+	bytes := 0
+	for i := range list.Items {
+		w, err := (*wanted)(nil), list.Refused[i]
+		if err == nil {
+			request := list.Items[i]
+			request.Act = nil
+			w, err = l.prepare(ctx, &request, definitions)
+		}
+		if err == nil {
+			if bytes += w.size(); list.Atomic && bytes > MaxAtomic {
+				err = jobs.Permanent(fmt.Errorf("the args and lock keys up to here have more than the %d bytes of an atomic list: %w", MaxAtomic, jobs.ErrTooLarge))
+			}
+		}
+		if err != nil {
+			if list.Atomic {
+				return nil, &RequestError{i, err}
+			}
+			replies[i].Err = err
+			continue
+		}
+		all[i], some = w, append(some, w)
+	}
+	if list.Atomic {
+		if err := l.enqueueScript(ctx, some, list.Act.entry()); err != nil {
+			return nil, fmt.Errorf("enqueue %d runs, all or none: %w", len(some), err)
+		}
+	} else {
+		l.enqueueSome(ctx, some, list.Act.entry())
+	}
+	for i, w := range all {
+		if w != nil {
+			replies[i] = Replied{w.enqueued, w.err}
+		}
+	}
+	return replies, nil
+}
+
+// CheckRequest returns the error with which a request would be refused before it is sent, or nil.
+func (l *Ledger) CheckRequest(ctx context.Context, request Request) error {
+	_, err := l.prepare(ctx, &request, nil)
+	return err
+}
+
+// size is how many bytes the request adds to a script.
+func (w *wanted) size() int { return len(w.args) + len(w.items) }
+
+// enqueueWithOthers records a request together with those of other goroutines. One of the waiting
+// goroutines makes the call for all.
+func (l *Ledger) enqueueWithOthers(ctx context.Context, w *wanted) {
+	w.done = make(chan struct{})
+	l.wanted.Add(ctx, w)
+	ended := ctx.Done()
+	for {
+		select {
+		case <-w.done:
+			return
+		case send := <-l.sends:
+			send()
+		case <-ended:
+			if l.wanted.Withdraw(func(other *wanted) bool { return other == w }) {
+				w.fail(context.Cause(ctx))
+				return
+			}
+			ended = nil // it is being sent, which takes enqueueLimit at most
+		}
+	}
+}
+
+// enqueueGroup records the requests of several goroutines, in their order.
+func (l *Ledger) enqueueGroup(ctx context.Context, some []*wanted) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), enqueueLimit)
+	defer cancel()
+	l.enqueueSome(ctx, some, "")
+	for _, w := range some {
+		close(w.done)
+	}
+}
+
+// enqueueSome records requests with scripts of bounded length. Each request gets its reply or its
+// error. Once one script has got no reply, it sends no further one.
+func (l *Ledger) enqueueSome(ctx context.Context, some []*wanted, entry string) {
+	var lost error
+	for len(some) > 0 {
+		n, bytes := 1, some[0].size()
+		for n < min(len(some), enqueuedTogether) && bytes+some[n].size() <= bytesTogether {
+			bytes += some[n].size()
+			n++
+		}
+		batch := some[:n]
+		some = some[n:]
+		err := lost
+		if err == nil {
+			err = l.enqueueScript(ctx, batch, entry)
+		}
+		switch {
+		case err == nil:
+		case lost == nil && space.Over(err) && n > 1:
+			// Redis has refused all of them, perhaps because of one.
+			for _, w := range batch {
+				l.enqueueAlone(ctx, w, entry)
+			}
+		default:
+			if !space.Over(err) {
+				lost = err
+			}
+			for _, w := range batch {
+				w.fail(err)
+			}
+		}
+	}
+}
+
+// enqueueScript records requests with one script, or, after an error, none of them.
+func (l *Ledger) enqueueScript(ctx context.Context, some []*wanted, entry string) error {
+	if len(some) == 0 {
+		return nil
+	}
+	kinds := make(map[kind]int)
+	args := make([]any, 2, 2+10+5*len(some))
+	keys, parents := slices.Clip(l.keys), false
+	for _, w := range some {
+		k := w.kind
+		if _, known := kinds[k]; known {
+			continue
+		}
+		kinds[k] = len(kinds) + 1
+		keys, parents = append(keys, l.historyOf(k.job)...), parents || k.parent != ""
+		args = append(args, k.job, k.queue, string(k.trigger), k.remember, string(k.parent), k.name, w.definition, k.patience, k.onBusy, k.limits)
+	}
+	args[0], args[1] = entry, len(kinds)
+	if parents {
+		keys = append(keys, l.prefix+childrenKey)
+	}
+	if entry != "" {
+		keys = append(keys, l.prefix+"acts")
+	}
+	for _, w := range some {
+		when := ""
+		if w.at > 0 || w.in > 0 {
+			when = strconv.FormatInt(w.at, 10) + " " + strconv.FormatInt(w.in, 10)
+		}
+		args = append(args, kinds[w.kind], string(w.run), when, w.args, w.items)
+	}
+	reply, err := space.RunText(ctx, l.rdb, script("enqueueall").assembled(), keys, args...)
+	if err == nil && len(reply) != len(some) {
+		err = fmt.Errorf("%w: %d replies to %d requests", space.ErrReply, len(reply), len(some))
+	}
+	if err != nil {
+		return err
+	}
+	for i, w := range some {
+		w.enqueued, w.err = &Enqueued{Run: w.run}, nil
+		switch answer := reply[i].(type) {
+		case string:
+			w.enqueued.Exists, w.enqueued.State = true, State(answer)
+		case int64:
+			if w.enqueued.State = StateScheduled; answer == 1 {
+				w.enqueued.State, w.enqueued.Due = StateDue, []Due{{Run: w.run, N: 1, Queue: w.kind.queue}}
+			}
+		default:
+			return fmt.Errorf("%w: %T", space.ErrReply, answer)
+		}
+	}
+	return nil
+}
