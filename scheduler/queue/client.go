@@ -105,7 +105,16 @@ func (c *Client) Push(ctx context.Context, deliveries ...ledger.Due) ([]ledger.D
 	return pushed, errors.Join(errs...)
 }
 
-// push sends some deliveries in one round trip, or in two if Redis does not know asynq's script.
+// asynqsScript is the hash of the script with which asynq enqueues a task, as pushScript knows it.
+// Another release may have another one: then each delivery is sent by that.
+const asynqsScript = "98d28b42650870a743450ffda9791e9e19c6991b"
+
+//go:embed scripts/push.lua
+var pushSource string
+
+var pushScript = script(pushSource)
+
+// push sends some deliveries in one round trip, or in two if Redis does not know a script.
 //
 // It also announces their queues to asynq's tools. asynq's client does so once in its life, but
 // Redis may have been emptied since, and a client that stays connected does not notice that. So
@@ -114,27 +123,31 @@ func (c *Client) push(ctx context.Context, deliveries []ledger.Due) (pushed []le
 	var (
 		errs   []error
 		queues []any
-		calls  = make([]*enqueueing, len(deliveries))
-		sent   = make([]*redis.Cmd, len(deliveries))
+		calls  []*enqueueing
 	)
-	for i, d := range deliveries {
-		if calls[i], err = c.enqueueing(ctx, d); err != nil {
-			errs = append(errs, fmt.Errorf("push run %s to queue %s: %w", d.Run, d.Queue, err))
+	fail := func(d ledger.Due, err error) {
+		errs = append(errs, fmt.Errorf("push run %s to queue %s: %w", d.Run, d.Queue, err))
+	}
+	for _, d := range deliveries {
+		call, err := c.enqueueing(ctx, d)
+		if err != nil {
+			fail(d, err)
 			continue
 		}
 		if !slices.Contains(queues, any(d.Queue)) {
 			queues = append(queues, d.Queue)
 		}
+		calls = append(calls, call)
 	}
 	if len(queues) == 0 {
 		return nil, errors.Join(errs...)
 	}
+	calls = together(calls)
+	sent := make([]*redis.Cmd, len(calls))
 	pipe := c.rdb.Pipeline()
 	announced := pipe.SAdd(ctx, queuesKey, queues...)
 	for i, call := range calls {
-		if call != nil {
-			sent[i] = call.script.EvalSha(ctx, pipe, call.keys, call.args...)
-		}
+		sent[i] = call.script.EvalSha(ctx, pipe, call.keys, call.args...)
 	}
 	_, _ = pipe.Exec(ctx) // each command carries its own error
 	if err := announced.Err(); err != nil {
@@ -142,21 +155,42 @@ func (c *Client) push(ctx context.Context, deliveries []ledger.Due) (pushed []le
 	}
 	pipe = c.rdb.Pipeline()
 	for i, call := range calls {
-		if call != nil && redis.HasErrorPrefix(sent[i].Err(), "NOSCRIPT") {
+		if redis.HasErrorPrefix(sent[i].Err(), "NOSCRIPT") {
 			sent[i] = call.script.Eval(ctx, pipe, call.keys, call.args...)
 		}
 	}
 	_, _ = pipe.Exec(ctx) // also; without commands it sends nothing
-	for i, d := range deliveries {
-		switch {
-		case sent[i] == nil:
-		case sent[i].Err() != nil:
-			errs = append(errs, fmt.Errorf("push run %s to queue %s: %w", d.Run, d.Queue, sent[i].Err()))
-		default: // 1, or 0 for an existing ID
-			pushed = append(pushed, d)
+	for i, call := range calls {
+		if err := sent[i].Err(); err == nil { // they are in the queue, or were already
+			pushed = append(pushed, call.of...)
+			continue
+		}
+		for _, d := range call.of {
+			fail(d, sent[i].Err())
 		}
 	}
 	return pushed, errors.Join(errs...)
+}
+
+// together replaces the calls of asynq's script for one queue by one call of pushScript.
+func together(calls []*enqueueing) []*enqueueing {
+	byQueue := make(map[string]*enqueueing)
+	var all []*enqueueing
+	for _, call := range calls {
+		if call.script.Hash() != asynqsScript || len(call.keys) != 2 || len(call.args) != 3 {
+			all = append(all, call)
+			continue
+		}
+		pending := call.keys[1]
+		one := byQueue[pending]
+		if one == nil {
+			one = &enqueueing{script: pushScript(), keys: []string{pending}, args: []any{call.args[2]}}
+			byQueue[pending], all = one, append(all, one)
+		}
+		one.keys, one.args = append(one.keys, call.keys[0]), append(one.args, call.args[0], call.args[1])
+		one.of = append(one.of, call.of...)
+	}
+	return all
 }
 
 // enqueueing returns the script call with which asynq would enqueue a delivery.
@@ -169,6 +203,7 @@ func (c *Client) enqueueing(ctx context.Context, d ledger.Due) (*enqueueing, err
 	if _, err := c.asynq.EnqueueContext(ctx, task); err != nil {
 		return nil, err
 	}
+	e.of = []ledger.Due{d}
 	return e, nil
 }
 
@@ -268,5 +303,5 @@ func (c *Client) pipeline(ctx context.Context, fill func(redis.Pipeliner)) error
 // ScriptNames returns the names of this package's own scripts by the hashes that SLOWLOG and
 // MONITOR show. The package also sends asynq's scripts.
 func ScriptNames() map[string]string {
-	return map[string]string{ownScript().Hash(): "own", takeScript().Hash(): "take", putBackScript().Hash(): "putback"}
+	return map[string]string{ownScript().Hash(): "own", pushScript().Hash(): "push", takeScript().Hash(): "take", putBackScript().Hash(): "putback"}
 }

@@ -5,11 +5,13 @@ import (
 	"sync"
 
 	"github.com/redis/go-redis/v9"
+
+	"lockstep/scheduler/ledger"
 )
 
 // recorder is the Redis client of an asynq client that must send nothing. It records the script
 // with which asynq would enqueue a task, so that many can be sent in one round trip. So only asynq
-// needs to know the format of a task in Redis.
+// needs to know the format of a message; that of a task's hash is also in scripts/push.lua.
 type recorder struct {
 	// For any other command of asynq. Tests have found none.
 	redis.UniversalClient
@@ -17,11 +19,12 @@ type recorder struct {
 	scripts sync.Map // source -> *redis.Script
 }
 
-// enqueueing is the call of asynq's script for one task.
+// enqueueing is the call of asynq's script for one task, or of ours for several.
 type enqueueing struct {
 	script *redis.Script
 	keys   []string
 	args   []any
+	of     []ledger.Due
 }
 
 type enqueueingKey struct{}

@@ -1,6 +1,8 @@
 package queue
 
 import (
+	"maps"
+	"slices"
 	"testing"
 
 	"github.com/hibiken/asynq"
@@ -51,5 +53,58 @@ func TestPushedDeliveryIsAsynqsOwn(t *testing.T) {
 	}
 	if len(fields) != len(plain) {
 		t.Errorf("pushed with the fields %v, want %v", fields, plain)
+	}
+}
+
+// TestSeveralDeliveriesArePushedAsAsynqWouldPushThem: by our script, with the tasks that asynq's
+// script makes. One that is in the queue already stays as it is.
+func TestSeveralDeliveriesArePushedAsAsynqWouldPushThem(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Client(t)
+	namespace, q, other := redistest.Namespace(t), redistest.Namespace(t), redistest.Namespace(t)
+	c, err := New(rdb, namespace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	call, err := c.enqueueing(t.Context(), ledger.Due{Run: "r", N: 1, Queue: q})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if call.script.Hash() != asynqsScript {
+		t.Fatalf("asynq enqueues by the script %s, and push.lua does what %s does: compare the two", call.script.Hash(), asynqsScript)
+	}
+	first := ledger.Due{Run: "a", N: 1, Queue: q}
+	plain, err := newTask(first, namespace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := asynq.NewClientFromRedisClient(rdb).EnqueueContext(t.Context(), plain); err != nil {
+		t.Fatal(err)
+	}
+	want, err := rdb.HGetAll(t.Context(), taskKey(q, taskID(first, namespace))).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := []ledger.Due{{Run: "b", N: 1, Queue: q}, first, {Run: "c", N: 2, Queue: other}, {Run: "d", N: 1, Queue: q}, {Run: "b", N: 1, Queue: q}}
+	for range 2 { // a copy changes nothing
+		pushed, err := c.Push(t.Context(), all...)
+		if err != nil || len(pushed) != len(all) {
+			t.Fatalf("pushed %v, %v, want all", pushed, err)
+		}
+	}
+	if got := rdb.HGetAll(t.Context(), taskKey(q, taskID(first, namespace))).Val(); !maps.Equal(got, want) {
+		t.Errorf("a task that was there is now %v, want %v", got, want)
+	}
+	for queue, ids := range map[string][]string{
+		q:     {taskID(all[3], namespace), taskID(all[0], namespace), taskID(first, namespace)},
+		other: {taskID(all[2], namespace)},
+	} {
+		if got := rdb.LRange(t.Context(), queueKey(queue, "pending"), 0, -1).Val(); !slices.Equal(got, ids) {
+			t.Errorf("queue %s has %q, want %q", queue, got, ids)
+		}
+	}
+	task := rdb.HGetAll(t.Context(), taskKey(q, taskID(all[0], namespace))).Val()
+	if !slices.Equal(slices.Sorted(maps.Keys(task)), slices.Sorted(maps.Keys(want))) || task["state"] != want["state"] || len(task["pending_since"]) != len(want["pending_since"]) {
+		t.Errorf("a task is %v, want one like %v", task, want)
 	}
 }

@@ -191,5 +191,8 @@ func (p *Pusher) pushAll(ctx context.Context, often *repeats.Logger, last bool) 
 // Push pushes deliveries and confirms those that were pushed.
 func (p *Pusher) Push(ctx context.Context, due ...ledger.Due) error {
 	pushed, err := p.queue.Push(ctx, due...)
-	return errors.Join(err, p.ledger.Confirm(ctx, pushed))
+	for some := range slices.Chunk(pushed, pushMost) {
+		err = errors.Join(err, p.ledger.Confirm(ctx, some))
+	}
+	return err
 }
