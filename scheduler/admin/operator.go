@@ -1,10 +1,12 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"time"
 
@@ -429,6 +431,46 @@ func (o *Operator) enqueue(ctx context.Context, request ledger.Request, act ledg
 	}
 	o.deliver(ctx, enqueued.Due)
 	return enqueued, nil
+}
+
+// EnqueueAll asks for many runs, see [ledger.Ledger.EnqueueAll]. The audit has one entry for them. of
+// names the whole that the list is a part of, for one entry of all its parts; "" for none.
+func (o *Operator) EnqueueAll(ctx context.Context, list ledger.List, of string, by Actor) ([]ledger.Replied, error) {
+	if len(list.Items) > ledger.MaxRequests { // its items may be incomplete
+		return o.ledger.EnqueueAll(ctx, list)
+	}
+	list.Refused = maps.Clone(list.Refused)
+	var first *ledger.Request
+	for i := range list.Items {
+		if list.Refused[i] != nil {
+			continue
+		}
+		request := &list.Items[i]
+		if first == nil {
+			first = request
+		}
+		if err := request.Job.CheckShown(request.Args); err != nil {
+			if list.Refused == nil {
+				list.Refused = make(map[int]error)
+			}
+			list.Refused[i] = fmt.Errorf("%w: %w", ErrInvalid, err)
+		}
+	}
+	if first != nil {
+		run := string(jobs.RequestRunID(first.Job.Name, first.ID))
+		act := by.act("enqueue", first.Job.Name, "a list, from "+run)
+		act.Apart, act.Span = cmp.Or(of, run), requestEntry
+		list.Act = &act
+	}
+	replies, err := o.ledger.EnqueueAll(ctx, list)
+	var due []ledger.Due
+	for _, r := range replies {
+		if r.Enqueued != nil {
+			due = append(due, r.Due...)
+		}
+	}
+	o.deliver(ctx, due)
+	return replies, err
 }
 
 // Flush records the counted requests that are due, or all of them. It keeps counting those that it

@@ -19,6 +19,7 @@ import (
 
 const (
 	bodyMost = 1 << 20          // bytes of a request's body
+	listMost = 8 << 20          // the same for a list of requests
 	actLimit = 10 * time.Second // how long an act may take
 )
 
@@ -32,18 +33,22 @@ type order struct {
 	Reason string      `json:"reason"`
 	Token  locks.Token `json:"token"` // of the hold to release
 	Force  bool        `json:"force"`
-	asked
+	askedRun
+
+	// A list of requests, instead of one.
+	Items  []askedRun `json:"items"`
+	Atomic bool       `json:"atomic"` // all of them are recorded, or none
 }
 
-// asked describes the run that a request asks for.
-type asked struct {
+// askedRun describes the run that a request asks for.
+type askedRun struct {
 	Job  string          `json:"job"`
-	Args json.RawMessage `json:"args"`
-	ID   string          `json:"id"`
-	In   string          `json:"in"` // a duration: 5m
-	At   *time.Time      `json:"at"`
+	Args json.RawMessage `json:"args,omitempty"`
+	ID   string          `json:"id,omitempty"`
+	In   string          `json:"in,omitempty"` // a duration: 5m
+	At   *time.Time      `json:"at,omitempty"`
 	// Parent is the run that asks for it.
-	Parent jobs.RunID `json:"parent"`
+	Parent jobs.RunID `json:"parent,omitempty"`
 }
 
 // runHeader is the header in which an HTTP job sends its run to a service. The service, or a
@@ -51,7 +56,7 @@ type asked struct {
 const runHeader = "Lockstep-Run-Id"
 
 // parent returns the run that asks: that of the body, or that of the header; "" for none.
-func (a *asked) parent(r *http.Request) (jobs.RunID, error) {
+func (a *askedRun) parent(r *http.Request) (jobs.RunID, error) {
 	id, where := a.Parent, "the body: parent"
 	if id == "" {
 		id, where = jobs.RunID(r.Header.Get(runHeader)), "the header "+runHeader
@@ -66,7 +71,7 @@ func (a *asked) parent(r *http.Request) (jobs.RunID, error) {
 }
 
 // name checks the name that the request gives the run, or generates one.
-func (a *asked) name() error {
+func (a *askedRun) name() error {
 	if a.ID == "" {
 		a.ID = jobs.NewRunName(time.Now())
 		return nil
@@ -87,7 +92,7 @@ func (s *Server) acts() {
 	s.act(v1+"jobs/{job}/resume", "resume job", RoleOperator, changed("job", o.ResumeJob, r.Job)).
 		as("resumeJob", "Create runs for the ticks of a job").takes(order{}, "reason").gives(http.StatusOK, admin.Job{})
 	s.act(v1+"jobs/{job}/run", "run job", RoleOperator, func(ctx context.Context, request *http.Request, body order, by admin.Actor) (int, any, error) {
-		if body.Job != "" || body.In != "" || body.At != nil || body.Parent != "" {
+		if body.Job != "" || body.In != "" || body.At != nil || body.Parent != "" || body.Items != nil || body.Atomic {
 			return 0, nil, fmt.Errorf("%w: this path takes args, id and reason", errBody)
 		}
 		named := body.ID != ""
@@ -100,9 +105,10 @@ func (s *Server) acts() {
 	}).as("runJob", "Create a run by hand").takes(order{}, "args", "id", "reason").
 		gives(http.StatusCreated, admin.Run{}).gives(http.StatusOK, admin.Run{})
 	handleAct(s, v1+"enqueue", "enqueue", RoleOperator, waitMost+actLimit, s.enqueue, "wait").
-		as("enqueue", "Create a run; with status 200, it already existed, and with 202, it has not ended").
-		takes(order{}, "job", "args", "id", "in", "at", "parent").requires("job").asksFor().
-		gives(http.StatusCreated, admin.Run{}).gives(http.StatusOK, admin.Run{}).gives(http.StatusAccepted, admin.Run{})
+		as("enqueue", "Create a run; with status 200, it already existed, and with 202, it has not ended. Or create the runs of a list (items)").
+		takes(order{}, "job", "args", "id", "in", "at", "parent", "items", "atomic").asksFor().upTo(listMost).
+		gives(http.StatusCreated, admin.Run{}).gives(http.StatusOK, admin.Run{}).gives(http.StatusAccepted, admin.Run{}).
+		gives(http.StatusMultiStatus, requests{})
 	handleAct(s, v1+"jobs/{job}/replay", "replay ticks", RoleOperator, spanLimit, s.replay).
 		as("replayTicks", "Run the ticks of a span (again)").takes(spanOrder{}).requires("from", "to").gives(http.StatusOK, admin.TickSpan{})
 	handleAct(s, v1+"jobs/{job}/skip", "skip ticks", RoleOperator, spanLimit, s.skip).
@@ -173,48 +179,6 @@ func changed[N ~string, T any](param string, do func(context.Context, N, admin.A
 	}
 }
 
-// enqueue asks for a run of the job that the body names.
-func (s *Server) enqueue(ctx context.Context, r *http.Request, body order, by admin.Actor) (int, any, error) {
-	if body.Reason != "" {
-		return 0, nil, fmt.Errorf("%w: this path takes job, args, id, in, at and parent", errBody)
-	}
-	if body.Job == "" {
-		return 0, nil, fmt.Errorf("%w: names no job", errBody)
-	}
-	wait, err := readWait(r)
-	if err != nil {
-		return 0, nil, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, actLimit)
-	defer cancel()
-	job, err := s.o.Reader.Definition(ctx, body.Job)
-	if err != nil {
-		return 0, nil, err
-	}
-	request := ledger.Request{Job: job, Named: body.ID != "", Args: body.Args, Trigger: ledger.TriggerEnqueue}
-	if request.Parent, err = body.parent(r); err != nil {
-		return 0, nil, err
-	}
-	if err := body.name(); err != nil {
-		return 0, nil, err
-	}
-	request.ID = body.ID
-	if body.At != nil {
-		request.At = *body.At
-	}
-	if body.In != "" {
-		if request.In, err = time.ParseDuration(body.In); err != nil || request.In < 0 || body.At != nil {
-			return 0, nil, fmt.Errorf("%w: in %q: want a duration with a unit, such as 5m, and no at beside it", errBody, body.In)
-		}
-	}
-	enqueued, err := s.o.Operator.Enqueue(ctx, request, by)
-	status, run, err := s.enqueued(ctx, enqueued, err)
-	if err != nil || wait == 0 {
-		return status, run, err
-	}
-	return s.await(r.Context(), status, run, wait)
-}
-
 // enqueued answers with a run: 201 when it is new, 200 when it already existed.
 func (s *Server) enqueued(ctx context.Context, enqueued *ledger.Enqueued, err error) (int, *admin.Run, error) {
 	if err != nil {
@@ -239,7 +203,11 @@ func (s *Server) act(pattern, action string, least Role, do doer) *route {
 // requestBody is the body of a request that changes something. It adds to the line of the log.
 type requestBody interface{ tell(l *line) }
 
-func (o order) tell(l *line) { l.why, l.on = o.Reason, cmp.Or(l.on, o.Job) }
+func (o order) tell(l *line) {
+	if l.why, l.on = o.Reason, cmp.Or(l.on, o.Job); l.on == "" && o.Items != nil {
+		l.on = "a list"
+	}
+}
 
 // handleAct registers a path that changes something: POST, with a JSON object or nothing as the
 // body. Its users need the role least. It takes the parameters in known. An act may take as long as
@@ -247,9 +215,10 @@ func (o order) tell(l *line) { l.why, l.on = o.Reason, cmp.Or(l.on, o.Job) }
 func handleAct[B requestBody](s *Server, pattern, action string, least Role, limit time.Duration,
 	do func(context.Context, *http.Request, B, admin.Actor) (int, any, error), known ...string) *route {
 	counts := action == "enqueue" || action == "run job"
-	act := s.register(http.MethodPost, pattern, least, func(w http.ResponseWriter, r *http.Request) {
+	var act *route
+	act = s.register(http.MethodPost, pattern, least, func(w http.ResponseWriter, r *http.Request) {
 		told := line{who: asker(r), action: action, on: target(r)}
-		status, answer, err := carryOut(s, w, r, least, limit, do, known, &told)
+		status, answer, err := carryOut(s, w, r, act, limit, do, known, &told)
 		if err == nil {
 			if told.done = true; !told.dry {
 				s.tell(r.Context(), told, counts)
@@ -277,7 +246,7 @@ func (s *Server) refuse(w http.ResponseWriter, r *http.Request, told line, err e
 	}
 }
 
-func carryOut[B requestBody](s *Server, w http.ResponseWriter, r *http.Request, least Role, limit time.Duration,
+func carryOut[B requestBody](s *Server, w http.ResponseWriter, r *http.Request, act *route, limit time.Duration,
 	do func(context.Context, *http.Request, B, admin.Actor) (int, any, error), known []string, told *line) (int, any, error) {
 	switch {
 	case r.Method != http.MethodPost:
@@ -288,13 +257,13 @@ func carryOut[B requestBody](s *Server, w http.ResponseWriter, r *http.Request, 
 	case s.isForeign(r):
 		return 0, nil, errOrigin
 	}
-	if err := s.demand(r.Context(), least); err != nil {
+	if err := s.demand(r.Context(), act.least); err != nil {
 		return 0, nil, err
 	}
 	if _, err := ask(r, known...); err != nil {
 		return 0, nil, err
 	}
-	body, err := readBody[B](w, r)
+	body, err := readBody[B](w, r, act.most)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -316,8 +285,8 @@ func allow(w http.ResponseWriter, limit time.Duration) {
 	}
 }
 
-func readBody[B requestBody](w http.ResponseWriter, r *http.Request) (body B, err error) {
-	decoder := json.NewDecoder(http.MaxBytesReader(w, r.Body, bodyMost))
+func readBody[B requestBody](w http.ResponseWriter, r *http.Request, most int64) (body B, err error) {
+	decoder := json.NewDecoder(http.MaxBytesReader(w, r.Body, most))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&body); err != nil && !errors.Is(err, io.EOF) {
 		return body, fmt.Errorf("%w: %w", errBody, err)

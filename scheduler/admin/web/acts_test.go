@@ -3,11 +3,13 @@ package web
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -71,6 +73,65 @@ func (c *console) post(path, body string, want int) map[string]any {
 		c.t.Fatalf("%s %s: %d, %s (%v), want %d", path, body, w.Code, w.Body, err, want)
 	}
 	return answer
+}
+
+// TestAListOfRequestsOverHTTP: each item has its own status, and an atomic list is recorded whole or
+// not at all.
+func TestAListOfRequestsOverHTTP(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
+		t.Parallel()
+		c := newConsole(t, rdb)
+		const enqueue = "/api/v1/enqueue"
+		items := func(answer map[string]any) (lines []string) {
+			for _, item := range answer["items"].([]any) {
+				i := item.(map[string]any)
+				lines = append(lines, fmt.Sprintf("%v %v %v %t", i["status"], i["id"], i["state"], i["error"] != nil))
+			}
+			return lines
+		}
+		good := `{"job": "nightly", "id": "a", "args": {"a": 1}}, {"job": "nightly", "id": "b", "in": "1h"}, {"job": "nightly", "id": "a"}`
+		bad := `{"job": "nobody"}, {"job": "nightly", "id": "a b"}, {"id": "x"}, {"job": "nightly", "in": "5"}, ` +
+			`{"job": "nightly", "args": "` + strings.Repeat("x", jobs.DefaultMaxArgs) + `"}`
+		for _, refused := range []string{
+			`{"items": [` + good + `, {"job": "nobody"}], "atomic": true}`,
+			`{"items": [` + good + `, {"job": "nightly", "id": "a b"}], "atomic": true}`,
+		} {
+			r := httptest.NewRequest(http.MethodPost, enqueue, strings.NewReader(refused))
+			r.Host, r.RemoteAddr = "127.0.0.1:9620", "127.0.0.1:1234"
+			w := httptest.NewRecorder()
+			c.server.ServeHTTP(w, r)
+			if w.Code < 400 || w.Code >= 500 || !strings.Contains(w.Body.String(), `items[3]: `) {
+				t.Errorf("%s: got %d, %s, want it to name items[3]", refused, w.Code, w.Body)
+			}
+		}
+		want := []string{"201 nightly#a due false", "201 nightly#b scheduled false", "200 nightly#a due false", "404 <nil> <nil> true",
+			"400 <nil> <nil> true", "400 <nil> <nil> true", "400 <nil> <nil> true", "413 <nil> <nil> true"}
+		if got := items(c.post(enqueue, `{"items": [`+good+`, `+bad+`]}`, 207)); !slices.Equal(got, want) {
+			t.Errorf("got %q, want %q", got, want)
+		}
+		if got := items(c.post(enqueue, `{"items": [{"job": "nightly", "id": "b"}, {"job": "nightly", "id": "c"}], "atomic": true}`, 207)); !slices.Equal(got,
+			[]string{"200 nightly#b scheduled false", "201 nightly#c due false"}) {
+			t.Errorf("atomic: got %q", got)
+		}
+		if got := items(c.post(enqueue, `{"items": []}`, 207)); len(got) > 0 {
+			t.Errorf("an empty list: got %q", got)
+		}
+		for _, wrong := range []string{`{"job": "nightly", "items": []}`, `{"items": [], "id": "x"}`, `{"job": "nightly", "atomic": true}`,
+			`{"items": [{"job": "nightly", "wat": 1}]}`, `{"items": {}}`, `{"items": [], "reason": "x"}`} {
+			c.post(enqueue, wrong, 400)
+		}
+		c.post(enqueue+"?wait=1s", `{"items": []}`, 400)
+		c.post("/api/v1/jobs/nightly/run", `{"items": []}`, 400)
+		long := c.post(enqueue, `{"items": [`+strings.Repeat(`{"job": "nightly"},`, 1000)+`{"job": "nightly"}]}`, 413)
+		if detail := long["detail"].(string); !strings.Contains(detail, "items[1000]") || !strings.Contains(detail, "1001 requests") {
+			t.Errorf("1,001 requests: %s", detail)
+		}
+		c.post(enqueue, `{"items": [{"job": "nightly", "args": "`+strings.Repeat("x", listMost)+`"}]}`, 413)
+		if thousand := items(c.post(enqueue, `{"items": [`+strings.Repeat(`{"job": "nightly"},`, 999)+`{"job": "nightly"}]}`, 207)); len(thousand) != 1000 {
+			t.Errorf("1,000 requests: %d replies", len(thousand))
+		}
+	})
 }
 
 func TestWhatPeopleDoOverHTTP(t *testing.T) {

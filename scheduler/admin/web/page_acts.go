@@ -299,7 +299,7 @@ func (s *Server) runJob() pageAct {
 		},
 		do: func(ctx context.Context, r *http.Request, values url.Values, by admin.Actor) (string, string, error) {
 			id := values.Get("id")
-			named := asked{ID: id}
+			named := askedRun{ID: id}
 			if err := named.name(); err != nil {
 				return "", "", err
 			}

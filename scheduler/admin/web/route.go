@@ -22,6 +22,7 @@ type route struct {
 	body    reflect.Type        // of a request; nil: it has none
 	fields  []string            // of the body, by their names in JSON: those that the path takes
 	needs   []string            // of fields: those that a request must have
+	most    int64               // bytes of the body
 	replies []reply
 }
 
@@ -36,7 +37,7 @@ type reply struct {
 // pattern would make the mux itself answer other methods, in plain text.
 func (s *Server) register(method, pattern string, least Role, answer http.HandlerFunc) *route {
 	s.mux.HandleFunc(pattern, answer)
-	r := &route{method: method, pattern: pattern, least: least}
+	r := &route{method: method, pattern: pattern, least: least, most: bodyMost}
 	s.table = append(s.table, r)
 	return r
 }
@@ -88,6 +89,12 @@ func (r *route) takes(body any, fields ...string) *route {
 // omitted.
 func (r *route) requires(fields ...string) *route {
 	r.needs = fields
+	return r
+}
+
+// upTo sets how many bytes a request's body may have.
+func (r *route) upTo(bytes int64) *route {
+	r.most = bytes
 	return r
 }
 

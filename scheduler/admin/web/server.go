@@ -249,16 +249,13 @@ var (
 
 // problem answers with an error, and returns the status.
 func (s *Server) problem(w http.ResponseWriter, r *http.Request, err error) int {
-	status := http.StatusServiceUnavailable // all errors without a case below come from Redis
+	status := http.StatusServiceUnavailable
 	detail := err.Error()
 	throttled, tooSoon := errors.AsType[*throttledError](err)
-	_, tooLarge := errors.AsType[*http.MaxBytesError](err)
 	switch {
 	case tooSoon:
 		status = http.StatusTooManyRequests
 		w.Header().Set("Retry-After", strconv.Itoa(throttled.seconds()))
-	case errors.Is(err, errNoPath), errors.Is(err, ledger.ErrUnknown), errors.Is(err, queue.ErrNoQueue), errors.Is(err, ErrNoConfig):
-		status = http.StatusNotFound
 	case errors.Is(err, errSignIn):
 		status = http.StatusUnauthorized
 		w.Header().Set("WWW-Authenticate", s.o.SignIn.challenge)
@@ -268,35 +265,55 @@ func (s *Server) problem(w http.ResponseWriter, r *http.Request, err error) int 
 		w.Header().Set("Retry-After", "1")
 	case errors.Is(err, errOrigin), errors.Is(err, errRole), errors.Is(err, errClosed), errors.Is(err, errHost), errors.Is(err, errForwarded):
 		status = http.StatusForbidden
-	case errors.Is(err, ledger.ErrRefused), errors.Is(err, jobs.ErrSignature), errors.Is(err, jobs.ErrUnknownKeys), errors.Is(err, queue.ErrOwned), errors.Is(err, errOtherWorker), errors.Is(err, locks.ErrStale):
-		status = http.StatusConflict
 	case errors.Is(err, errMethod), errors.Is(err, errOnlyPost):
 		status = http.StatusMethodNotAllowed
-	case tooLarge, errors.Is(err, jobs.ErrTooLarge):
-		status = http.StatusRequestEntityTooLarge
-	case errors.Is(err, admin.ErrInvalid), errors.Is(err, locks.ErrInvalid), jobs.IsPermanent(err):
-		status = http.StatusBadRequest
-	case errors.Is(err, errBroken):
-		status = http.StatusInternalServerError
-		s.o.Logger.ErrorContext(r.Context(), "admin request failed", "path", r.URL.Path, "error", err)
-	case space.Refused(err): // trying again gives the same error
-		status = http.StatusInternalServerError
-		detail = "Redis refuses this: " + detail + "; lockstep doctor looks for the reason"
-		if allows(&s.told) { // pages ask again and again
-			s.o.Logger.ErrorContext(r.Context(), "Redis refuses what an admin request needs", "path", r.URL.Path, "error", err)
-		}
-	case r.Method == http.MethodPost:
-		w.Header().Set("Retry-After", "1")
-		detail = "Redis cannot be written to: " + detail
 	default:
-		w.Header().Set("Retry-After", "1")
-		detail = "Redis cannot be read: " + detail
+		if status = statusOf(err); status >= http.StatusInternalServerError {
+			detail = s.failed(w, r, err)
+		}
 	}
 	if isAdmitted(r) && wantsPage(r) && s.problemPage(w, r, status, detail) == nil {
 		return status
 	}
 	writeProblem(w, r, status, detail)
 	return status
+}
+
+// statusOf returns the status for an error that says what is wrong with a request, or with Redis.
+func statusOf(err error) int {
+	_, tooLarge := errors.AsType[*http.MaxBytesError](err)
+	switch {
+	case errors.Is(err, errNoPath), errors.Is(err, ledger.ErrUnknown), errors.Is(err, queue.ErrNoQueue), errors.Is(err, ErrNoConfig):
+		return http.StatusNotFound
+	case errors.Is(err, ledger.ErrRefused), errors.Is(err, jobs.ErrSignature), errors.Is(err, jobs.ErrUnknownKeys), errors.Is(err, queue.ErrOwned), errors.Is(err, errOtherWorker), errors.Is(err, locks.ErrStale):
+		return http.StatusConflict
+	case tooLarge, errors.Is(err, jobs.ErrTooLarge):
+		return http.StatusRequestEntityTooLarge
+	case errors.Is(err, admin.ErrInvalid), errors.Is(err, locks.ErrInvalid), jobs.IsPermanent(err):
+		return http.StatusBadRequest
+	case errors.Is(err, errBroken), space.Refused(err): // trying again gives the same error
+		return http.StatusInternalServerError
+	}
+	return http.StatusServiceUnavailable // all errors without a case come from Redis
+}
+
+// failed returns the detail of an error that is no fault of the client, and logs it.
+func (s *Server) failed(w http.ResponseWriter, r *http.Request, err error) string {
+	switch {
+	case errors.Is(err, errBroken):
+		s.o.Logger.ErrorContext(r.Context(), "admin request failed", "path", r.URL.Path, "error", err)
+		return err.Error()
+	case space.Refused(err):
+		if allows(&s.told) { // pages ask again and again
+			s.o.Logger.ErrorContext(r.Context(), "Redis refuses what an admin request needs", "path", r.URL.Path, "error", err)
+		}
+		return "Redis refuses this: " + err.Error() + "; lockstep doctor looks for the reason"
+	}
+	w.Header().Set("Retry-After", "1")
+	if r.Method == http.MethodPost {
+		return "Redis cannot be written to: " + err.Error()
+	}
+	return "Redis cannot be read: " + err.Error()
 }
 
 // problem is the body of an answer with an error, as defined by RFC 9457.

@@ -1,0 +1,28 @@
+package admin
+
+import (
+	"net/http"
+
+	"lockstep/scheduler/ledger"
+)
+
+// Requested is the reply to one request of a list.
+type Requested struct {
+	// Status is that of the reply to the request alone: 201 for a new run, 200 for one that existed
+	// already, or that of the error.
+	Status int  `json:"status"`
+	ID     Text `json:"id"`    // of the run; null with an error
+	State  Text `json:"state"` // null with an error, and where it is not known any more
+	Error  Text `json:"error"`
+}
+
+// NewRequested returns the shape of a reply. statusOf returns the status of an error.
+func NewRequested(r ledger.Replied, statusOf func(error) int) Requested {
+	switch {
+	case r.Err != nil:
+		return Requested{Status: statusOf(r.Err), Error: Text(r.Err.Error())}
+	case r.Exists:
+		return Requested{Status: http.StatusOK, ID: Text(r.Run), State: Text(r.State)}
+	}
+	return Requested{Status: http.StatusCreated, ID: Text(r.Run), State: Text(r.State)}
+}
