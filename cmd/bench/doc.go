@@ -72,6 +72,10 @@
 // without bundles take the ten one after the other, in the order of their names. That cannot
 // deadlock, but it holds some while it waits for others.
 //
+// ask: requests, without doing them. 16 goroutines ask one by one, each waiting for its reply, with
+// lockstep and with plain asynq; then four goroutines of lockstep ask in lists of 1,000. A request
+// counts when it is recorded and its delivery is in the queue, which the measurement checks.
+//
 // jobs: 16 goroutines enqueue a number of jobs, then one worker of concurrency 64 does them, with
 // lockstep and with plain asynq. asynq only carries them; lockstep records each run, locks it and a
 // record that its arguments name, and keeps its outcome. jobs-delayed: the same with Redis 1 ms

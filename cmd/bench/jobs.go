@@ -11,7 +11,6 @@ import (
 
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
-	"golang.org/x/sync/errgroup"
 
 	"lockstep/jobs"
 	"lockstep/locks"
@@ -172,19 +171,7 @@ func through(ctx context.Context, server *server, name, addr string, n int) (p p
 		return p, err
 	}
 	began := time.Now()
-	var next atomic.Int64
-	group, asks := errgroup.WithContext(ctx)
-	for range askers {
-		group.Go(func() error {
-			for i := next.Add(1); i <= int64(n); i = next.Add(1) {
-				if err := s.ask(asks, int(i)); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-	}
-	err = group.Wait()
+	err = each16(ctx, n, s.ask)
 	s.asked()
 	if err != nil {
 		return p, err
@@ -303,14 +290,16 @@ func settleSpace(ctx context.Context, rdb *redis.Client) error {
 }
 
 func (w *whole) ask(ctx context.Context, i int) error {
-	enqueued, err := w.ledger.Enqueue(ctx, ledger.Request{
-		Job: w.job, ID: fmt.Sprint(i), Trigger: ledger.TriggerEnqueue, Args: []byte(fmt.Sprintf(`{"record":%d}`, i)),
-	})
+	enqueued, err := w.ledger.Enqueue(ctx, w.request(i))
 	if err != nil {
 		return err
 	}
 	w.pusher.Add(enqueued.Due...)
 	return nil
+}
+
+func (w *whole) request(i int) ledger.Request {
+	return ledger.Request{Job: w.job, ID: fmt.Sprint(i), Trigger: ledger.TriggerEnqueue, Args: []byte(fmt.Sprintf(`{"record":%d}`, i))}
 }
 
 func (w *whole) asked() { w.stop() }

@@ -49,6 +49,7 @@ var measurements = []measurement{
 	{"renewal", "commands that keep resources held", measureRenewal},
 	{"kept", "what it costs to keep how holds and waits end", measureKept},
 	{"bundle", "one requests ten resources, forty take one of them each", measureBundle},
+	{"ask", "requests, one by one and in lists, compared with plain asynq", measureAsk},
 	{"jobs", "jobs end to end, compared with plain asynq", measureJobs},
 	{"jobs-delayed", "the same, Redis 1 ms away", measureJobsDelayed},
 	{"waits-runs", "runs per second while others wait for a bill", measureWaitingRuns},

@@ -147,6 +147,22 @@ func (m *meter) usesOfLocks() []use {
 	}
 }
 
+// list returns a call that makes a list of requests.
+func (m *meter) list(n int, args string, atomic bool) func(ctx context.Context) error {
+	return func(ctx context.Context) error {
+		list := ledger.List{Atomic: atomic}
+		for range n {
+			list.Items = append(list.Items, ledger.Request{Job: m.job, ID: fmt.Sprint("list", m.last.Add(1)), Args: json.RawMessage(args),
+				Trigger: ledger.TriggerEnqueue, Named: true})
+		}
+		replies, err := m.ledger.EnqueueAll(ctx, list)
+		for _, r := range replies {
+			err = errors.Join(err, r.Err)
+		}
+		return err
+	}
+}
+
 func (m *meter) usesOfRuns() []use {
 	var runs []*ledger.Enqueued
 	some := func(n int, args string, in time.Duration) func(ctx context.Context) error {
@@ -171,6 +187,10 @@ func (m *meter) usesOfRuns() []use {
 	targets := 0 // of messages
 	return []use{
 		{"a request", nil, some(1, "null", 0)},
+		{"a list of 1,000 requests", nil, m.list(1000, "null", false)},
+		{"an atomic list of 1,000 requests", nil, m.list(1000, "null", true)},
+		{"an atomic list of 4 MiB", nil, m.list(40, big, true)},
+		{"a list of 4 MiB", nil, m.list(40, big, false)},
 		{"requests of 100 KiB", nil, some(10, big, time.Hour)},
 		{"outstanding runs", nil, func(ctx context.Context) error { _, err := m.ledger.Outstanding(ctx, "", 5000); return err }},
 		{"100 claims and finishes", some(ledger.MaxTogether, "null", 0), func(ctx context.Context) error { return m.work(ctx, m.job, runs, "") }},
