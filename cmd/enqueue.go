@@ -32,9 +32,17 @@ returns the same run.
 
 A Redis user that may write only to queues (the producer of lockstep doctor --acl) asks with a task, as plain asynq
 clients do: the run is then <job>#<queue>/<id>, created by the first worker that takes the task, and neither --wait
-nor -o is possible. --queue does this for any user.`,
+nor -o is possible. --queue does this for any user.
+
+With --args-lines, each line of a file is the arguments of a run, as JSON; blank lines are skipped. The file may have
+any size: its lines are recorded in batches, in their order. The first line that cannot be recorded ends the command,
+which then names the line, and says which lines are recorded. --id is a template: {line} is the number of the line,
+and {bill_id} a field of its arguments, as in lock keys. A command that has ended early, or was killed, is repeated
+with the same --id, by default that of the IDs that it has printed: it records no line twice. --dry-run checks the
+lines, and records none.`,
 		`  lockstep enqueue settle-bills --args '{"bill_ids": [1001, 1002]}'
-  lockstep enqueue settle-bills --args @bills.json --id invoice-4711 --wait=5m`)
+  lockstep enqueue settle-bills --args @bills.json --id invoice-4711 --wait=5m
+  lockstep enqueue settle-bills --args-lines bills.jsonl --id 'november-{line}'`)
 }
 
 func (t *tool) jobRunCommand() *cobra.Command {
@@ -52,6 +60,27 @@ type asked struct {
 	wait         bool
 	waitLimit    time.Duration // 0: without limit
 	output       *format
+
+	lines  string // a file with the arguments of many runs
+	dryRun bool   // only check them
+}
+
+// check returns what is wrong with flags that do not go together, or "".
+func (a *asked) check(changed func(name string) bool) string {
+	switch {
+	case a.at != "" && changed("in"):
+		return "--at and --in both set the start; give one of them"
+	case a.dryRun && a.lines == "":
+		return "--dry-run needs --args-lines"
+	case a.lines == "":
+	case changed("args"):
+		return "--args and --args-lines both set the arguments; give one of them"
+	case a.wait:
+		return "--wait waits for one run, and --args-lines asks for many"
+	case a.queue != "":
+		return "--queue sends one task, and --args-lines asks for many runs"
+	}
+	return ""
 }
 
 func (t *tool) request(use string, trigger ledger.Trigger, short, long, example string) *cobra.Command {
@@ -84,15 +113,18 @@ func (t *tool) request(use string, trigger ledger.Trigger, short, long, example 
 	})
 	flags.Lookup("wait").NoOptDefVal = endless
 	if trigger == ledger.TriggerEnqueue {
+		flags.StringVar(&a.lines, "args-lines", "", "ask for a run for each line of this `FILE` (- for stdin), which has its arguments as JSON")
+		flags.BoolVar(&a.dryRun, "dry-run", false, "with --args-lines: only check the lines")
 		flags.StringVar(&a.queue, "queue", "", "send a task to this `QUEUE`, which needs only the rights of a producer (default without rights to the ledger: the job's queue)")
 	}
 	a.output = outputFlag(cmd, names, asJSON, asYAML)
 	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
-		if a.at != "" && flags.Changed("in") {
-			return misuse(cmd, "--at and --in both set the start; give one of them")
+		if wrong := a.check(flags.Changed); wrong != "" {
+			return misuse(cmd, "%s", wrong)
 		}
 		request := ledger.Request{ID: a.id, Trigger: trigger, In: a.in, Named: flags.Changed("id")}
-		if !request.Named {
+		if a.lines != "" { // each line has its own
+		} else if !request.Named {
 			request.ID = jobs.NewRunName(time.Now())
 		} else if err := jobs.ValidRunName(a.id); err != nil {
 			return misuse(cmd, "--id: %v", err)
@@ -109,7 +141,7 @@ func (t *tool) request(use string, trigger ledger.Trigger, short, long, example 
 		if a.queue == "" {
 			request.Job, err = t.findJob(cmd, conn, args[0])
 		}
-		if trigger == ledger.TriggerEnqueue && (a.queue != "" || redis.HasErrorPrefix(err, "NOPERM")) {
+		if a.lines == "" && trigger == ledger.TriggerEnqueue && (a.queue != "" || redis.HasErrorPrefix(err, "NOPERM")) {
 			return conn.away(t.produce(cmd, conn, args[0], request, a))
 		}
 		if err != nil {
@@ -123,6 +155,9 @@ func (t *tool) request(use string, trigger ledger.Trigger, short, long, example 
 			if request.At, err = parseTime(a.at, zone); err != nil {
 				return misuse(cmd, "--at: %v", err)
 			}
+		}
+		if a.lines != "" {
+			return t.enqueueLines(cmd, conn, request, a)
 		}
 		return conn.away(t.enqueue(cmd.Context(), conn, request, a))
 	}
@@ -151,17 +186,8 @@ func (t *tool) enqueue(ctx context.Context, conn *connection, request ledger.Req
 		ask = operator.RunJob
 	}
 	enqueued, err := ask(ctx, request, by)
-	if errors.Is(err, jobs.ErrSignature) {
-		return refuse("%w; start a worker with this key: it signs the definitions of its config", err)
-	}
-	if errors.Is(err, jobs.ErrUnknownKeys) {
-		return refuse("%w; use the lockstep build that wrote the definition", err)
-	}
-	if jobs.IsPermanent(err) { // no caller could pass these arguments
-		return refuse("%w; give other arguments", err)
-	}
 	if err != nil {
-		return err
+		return refusedRequest(err)
 	}
 	if enqueued.Exists {
 		state := ""
@@ -189,6 +215,19 @@ func (t *tool) enqueue(ctx context.Context, conn *connection, request ledger.Req
 		}
 	}
 	return ended
+}
+
+// refusedRequest adds what a person can do about the refusal of a request.
+func refusedRequest(err error) error {
+	switch {
+	case errors.Is(err, jobs.ErrSignature):
+		return refuse("%w; start a worker with this key: it signs the definitions of its config", err)
+	case errors.Is(err, jobs.ErrUnknownKeys):
+		return refuse("%w; use the lockstep build that wrote the definition", err)
+	case jobs.IsPermanent(err): // no caller could pass these arguments
+		return refuse("%w; give other arguments", err)
+	}
+	return err
 }
 
 // produce sends a task that asks for a run, for a user that may write only to queues. A worker
