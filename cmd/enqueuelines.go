@@ -195,7 +195,7 @@ func (l *requestLines) record(ctx context.Context, batch []requestLine) error {
 	list := ledger.List{Atomic: true}
 	for i, line := range batch {
 		if l.dry {
-			if err := errors.Join(line.request.Job.CheckShown(line.request.Args), l.conn.ledger.CheckRequest(line.request)); err != nil {
+			if err := errors.Join(line.request.Job.CheckShown(line.request.Args), l.conn.ledger.CheckRequest(ctx, line.request)); err != nil {
 				return l.refused(batch[i].number, err)
 			}
 			l.upto, l.runs = line.number, l.runs+1

@@ -22,7 +22,13 @@ type Attempt struct {
 	Locks  []string // every resource of the hold, sorted
 	Worker string
 
-	TraceParent string // W3C trace context; may be empty
+	// The W3C trace context for the work: its span, or, in a worker that makes no spans, what the
+	// requester of the run gave. Empty without either. The ctx of Execute carries the same one.
+	TraceParent, TraceState string
+
+	// Note adds a number to the span of the work, under its name in the conventions of
+	// OpenTelemetry, such as http.response.status_code. Nil: no span is made.
+	Note func(name string, value int)
 
 	// Output receives what the work prints, removes secrets, and passes the rest on. The tail of
 	// each attempt is kept with its run. Output is safe for concurrent use.

@@ -27,6 +27,10 @@
 // keep the lease, and another worker may soon hold the locks). An executor includes the cause in
 // the error that it returns, even if the code below it reports only "context canceled".
 //
+// ctx also carries the span of the attempt's work, so the instrumentation of the libraries that a
+// handler uses continues its trace. In a worker that exports no spans, it is the span of the run's
+// requester, if there was one.
+//
 // # Runs that lead to others
 //
 // A handler may ask for further runs. The ctx of a handler names its run ([RunOf]), and a request

@@ -342,7 +342,9 @@ func (s *Scheduler) decideBefore(ctx context.Context, changes []*change, decisio
 	}
 	failed = make(map[string]bool)
 	var due []ledger.Due
+	began := time.Now()
 	for i, created := range s.o.Ledger.Create(ctx, decisions) {
+		s.traceMade(ctx, &decisions[i], &created, began)
 		name := decisions[i].Job.Name
 		c := byName[name]
 		due = append(due, created.Due...)

@@ -14,6 +14,7 @@ import (
 	"lockstep/scheduler/ledger"
 	"lockstep/scheduler/queue"
 	"lockstep/scheduler/repeats"
+	"lockstep/scheduler/trace"
 )
 
 const (
@@ -102,6 +103,10 @@ type Options struct {
 	// HistoryEvery; the default is a minute, and ten minutes while they take less than half.
 	MaxHistory   int64
 	HistoryEvery time.Duration
+
+	// Tracer makes the spans of runs that this scheduler creates, takes over or ends; nil: none are
+	// made.
+	Tracer *trace.Tracer
 
 	Logger *slog.Logger // default: slog.Default
 }
@@ -420,7 +425,9 @@ func (s *Scheduler) create(ctx context.Context, now time.Time, late time.Duratio
 		runs      []ledger.Due
 		forgotten string
 	)
+	began := time.Now()
 	for i, created := range s.o.Ledger.Create(call, decisions) {
+		s.traceMade(ctx, &decisions[i], &created, began)
 		switch job := decisions[i].Job.Name; {
 		case created.Err != nil:
 			s.failed(ctx, "create ticks", created.Err)
@@ -679,4 +686,14 @@ func sleepUnless(ctx context.Context, d time.Duration, woken <-chan struct{}) bo
 	case <-ctx.Done():
 	}
 	return ctx.Err() == nil
+}
+
+// traceMade sends the spans of the creation of runs that a decision has made.
+func (s *Scheduler) traceMade(ctx context.Context, decision *ledger.Decision, created *ledger.Created, began time.Time) {
+	if !s.o.Tracer.On() {
+		return
+	}
+	for _, run := range created.Made(decision) {
+		s.o.Tracer.Created(ctx, run, began, time.Now())
+	}
 }

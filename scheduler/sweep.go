@@ -186,6 +186,7 @@ func (s *Scheduler) takeOver(ctx context.Context, dead []ledger.Dead) (due []led
 			s.o.Logger.WarnContext(ctx, "a run was taken over", "job", d.Job, "run", d.Run, "token", d.Token,
 				"attempt", closed.Outcome, "state", closed.State)
 			due = append(due, closed.Due...)
+			s.o.Ledger.TraceEnd(call, s.o.Tracer, d.Run, d.Token)
 		}
 	}
 	return due, ok
@@ -225,6 +226,9 @@ func (s *Scheduler) expire(ctx context.Context, late []jobs.RunID) (due []ledger
 	var refused []jobs.RunID
 	for i, expired := range s.o.Ledger.ExpireAll(call, expiries) {
 		due = append(due, expired.Due...)
+		if expired.Ended {
+			s.o.Ledger.TraceEnd(call, s.o.Tracer, expiries[i].Run, 0)
+		}
 		if expired.Err != nil {
 			failed(expired.Err)
 		}

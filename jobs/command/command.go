@@ -34,6 +34,7 @@ import (
 //	                    Linux): the path of a file with the arguments
 //	LOCKSTEP_LOCKS      the names of the resources as a JSON array
 //	TRACEPARENT         W3C trace context; missing if the attempt has none
+//	TRACESTATE          the same; missing if it is empty
 //
 // The job's env takes precedence over all of these. The command is looked up in the PATH of the
 // resulting environment.
@@ -82,10 +83,13 @@ func environment(inherited []string, attempt *jobs.Attempt, args, locks string) 
 		tick = attempt.Tick.UTC().Format(time.RFC3339)
 	}
 	// If the worker itself runs in a job, these are from that job's attempt.
-	foreign := []string{"TRACEPARENT", argsVariable, argsVariableOfFile}
+	foreign := []string{"TRACEPARENT", "TRACESTATE", argsVariable, argsVariableOfFile}
 	env := slices.DeleteFunc(slices.Clone(inherited), func(entry string) bool { return slices.Contains(foreign, name(entry)) })
 	if attempt.TraceParent != "" {
 		env = append(env, "TRACEPARENT="+attempt.TraceParent)
+	}
+	if attempt.TraceState != "" {
+		env = append(env, "TRACESTATE="+attempt.TraceState)
 	}
 	env = append(env,
 		"LOCKSTEP_JOB="+attempt.Job.Name,

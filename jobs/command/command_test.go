@@ -34,7 +34,7 @@ func TestCommandGetsTheDocumentedEnvironment(t *testing.T) {
 	attempt.Tick = time.Date(2026, 11, 21, 2, 0, 0, 0, time.FixedZone("CET", 3600))
 	attempt.Args, attempt.Token, attempt.Hold = json.RawMessage(`{"a": "ä"}`), 1795222800123456, "web-1.x7k2m9qa.3"
 	attempt.Locks, attempt.Worker = []string{"a", `b"c`}, "web-1.x7k2m9qa"
-	attempt.TraceParent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+	attempt.TraceParent, attempt.TraceState = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "vendor=1"
 
 	if err := newExecutor(0).Execute(t.Context(), attempt); err != nil {
 		t.Fatalf("Execute: %v\n%s", err, output)
@@ -52,6 +52,7 @@ func TestCommandGetsTheDocumentedEnvironment(t *testing.T) {
 		"LOCKSTEP_HOLD=web-1.x7k2m9qa.3",
 		"LOCKSTEP_WORKER=web-1.x7k2m9qa",
 		"TRACEPARENT=00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+		"TRACESTATE=vendor=1",
 		"INHERITED=from the worker",
 		"OVERRIDDEN=from the job",
 		"SECRET=secret-value",
@@ -118,6 +119,7 @@ func TestCommandAndGuardInheritOnlyTheirOwnEnvironment(t *testing.T) {
 
 func TestCommandWithoutTickArgsAndTrace(t *testing.T) {
 	t.Setenv("TRACEPARENT", "the worker's own")
+	t.Setenv("TRACESTATE", "the worker's own")
 	t.Setenv("LOCKSTEP_TICK", "the worker's own")
 	attempt, output := attemptOf(os.Args[0], "show")
 	if err := newExecutor(0).Execute(t.Context(), attempt); err != nil {
@@ -129,7 +131,7 @@ func TestCommandWithoutTickArgsAndTrace(t *testing.T) {
 			t.Errorf("environment lacks %q", want)
 		}
 	}
-	if i := slices.IndexFunc(env, func(entry string) bool { return strings.HasPrefix(entry, "TRACEPARENT") }); i >= 0 {
+	if i := slices.IndexFunc(env, func(entry string) bool { return strings.HasPrefix(entry, "TRACE") }); i >= 0 {
 		t.Errorf("environment has %q, want no trace context", env[i])
 	}
 }

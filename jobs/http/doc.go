@@ -10,7 +10,9 @@
 //	                   refuses a lower one
 //	Lockstep-Run-Id    the run
 //	Lockstep-Attempt   1 for the first attempt
-//	traceparent        W3C trace context, if the attempt has one
+//	traceparent        W3C trace context, if the attempt has one: the span of this request, or
+//	                   that of the run's requester in a worker that exports no spans
+//	tracestate         the same, unless it is empty
 //
 // The JSON body is the run's args. Without args it is {}, except that GET and HEAD then have no
 // body, because many servers do not accept one. A header that the job sets takes precedence.

@@ -123,6 +123,9 @@ func newRequest(ctx context.Context, attempt *jobs.Attempt) (*http.Request, erro
 	if attempt.TraceParent != "" {
 		header.Set("traceparent", attempt.TraceParent)
 	}
+	if attempt.TraceState != "" {
+		header.Set("tracestate", attempt.TraceState)
+	}
 	for name, value := range job.Headers {
 		if strings.ContainsAny(value, "\r\n\x00") {
 			return nil, fmt.Errorf("header %s: its value has a line break or a zero byte (does the file of a secret end with a line break?)", name)
@@ -143,6 +146,9 @@ func (e *Executor) send(request *http.Request, attempt *jobs.Attempt) error {
 		return fmt.Errorf("%s: %w", what, withoutURL(err))
 	}
 	defer response.Body.Close()
+	if attempt.Note != nil {
+		attempt.Note("http.response.status_code", response.StatusCode)
+	}
 	output := attempt.Output
 	if output == nil {
 		output = io.Discard

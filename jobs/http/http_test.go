@@ -63,13 +63,13 @@ func TestRequestCarriesTheAttempt(t *testing.T) {
 			"all", func(a *jobs.Attempt) {
 				a.Job.HTTP.Method, a.Job.HTTP.Headers = "PUT", map[string]string{"Authorization": "Bearer s3cret", "host": "shop.internal"}
 				a.Run, a.Number, a.Token, a.Args = "warm-cache@2026-11-21T01:00:00Z", 3, 1795222800123456, json.RawMessage(`{"a": [1]}`)
-				a.TraceParent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+				a.TraceParent, a.TraceState = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "vendor=1"
 			},
 			seen{"PUT", "/warm?x=1", "shop.internal", `{"a": [1]}`, http.Header{
 				"Authorization": {"Bearer s3cret"}, "Content-Type": {"application/json"}, "User-Agent": {"lockstep"},
 				"Idempotency-Key": {"warm-cache@2026-11-21T01:00:00Z"}, "Lockstep-Run-Id": {"warm-cache@2026-11-21T01:00:00Z"},
 				"Lockstep-Token": {"1795222800123456"}, "Lockstep-Attempt": {"3"},
-				"Traceparent": {"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"},
+				"Traceparent": {"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}, "Tracestate": {"vendor=1"},
 			}},
 		},
 		{
@@ -78,7 +78,7 @@ func TestRequestCarriesTheAttempt(t *testing.T) {
 			},
 			seen{"POST", "/warm?x=1", "", `{}`, http.Header{
 				"Content-Type": {"text/x-own"}, "User-Agent": {"own"}, "Idempotency-Key": {"own"},
-				"Lockstep-Run-Id": {"warm-cache#1"}, "Lockstep-Token": {"0"}, "Lockstep-Attempt": {"1"}, "Traceparent": nil,
+				"Lockstep-Run-Id": {"warm-cache#1"}, "Lockstep-Token": {"0"}, "Lockstep-Attempt": {"1"}, "Traceparent": nil, "Tracestate": nil,
 			}},
 		},
 		{

@@ -16,6 +16,7 @@ import (
 	"lockstep/scheduler/ledger"
 	"lockstep/scheduler/queue"
 	"lockstep/scheduler/repeats"
+	"lockstep/scheduler/trace"
 )
 
 const (
@@ -31,6 +32,11 @@ const (
 // gives one that is [ledger.ErrRefused], [locks.ErrStale], [locks.ErrInvalid] or [ErrInvalid]. An
 // Operator is safe for concurrent use.
 type Operator struct {
+	// Tracer makes the spans of requests for runs; nil: none are made. A run keeps the context of
+	// its request's span, or else that of the span that the ctx of the request has. Set it before
+	// the first act.
+	Tracer *trace.Tracer
+
 	ledger *ledger.Ledger
 	queue  *queue.Client
 	push   func(context.Context, ...ledger.Due) error
@@ -52,7 +58,7 @@ func NewOperator(l *ledger.Ledger, q *queue.Client, push func(context.Context, .
 	if undelivered == nil {
 		undelivered = func(error) {}
 	}
-	return &Operator{l, q, push, take, undelivered, repeats.NewCounter[ledger.Act](requestSpan, requestKinds)}
+	return &Operator{ledger: l, queue: q, push: push, take: take, told: undelivered, requests: repeats.NewCounter[ledger.Act](requestSpan, requestKinds)}
 }
 
 // actPauseQueue is the word for an act by which [Reader.Queues] finds the reason of a pause.
@@ -113,6 +119,9 @@ func (o *Operator) CancelRun(ctx context.Context, id jobs.RunID, by Actor) (aske
 		return false, err
 	}
 	o.deliver(ctx, canceled.Due)
+	if !canceled.Asked {
+		o.ledger.TraceEnd(ctx, o.Tracer, id, 0)
+	}
 	return canceled.Asked, nil
 }
 
@@ -422,10 +431,15 @@ func (o *Operator) enqueue(ctx context.Context, request ledger.Request, act ledg
 	if first {
 		request.Act = &act
 	}
+	ctx, publication := o.Tracer.Enqueue(ctx, trace.Run{
+		ID: string(jobs.RequestRunID(request.Job.Name, request.ID)), Job: request.Job.Name, Queue: request.Job.Queue, Trigger: string(request.Trigger),
+	})
 	enqueued, err := o.ledger.Enqueue(ctx, request)
 	if err != nil {
+		publication.Failed(err)
 		return nil, err
 	}
+	publication.Recorded(string(enqueued.Run), enqueued.Exists)
 	if !first && !enqueued.Exists {
 		o.requests.Count(kind, act, time.Now())
 	}

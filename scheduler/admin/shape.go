@@ -49,6 +49,9 @@ type Run struct {
 	// Parent is the run from within which it was made, or whose tick it repeats under a new key.
 	// Other runs do not have the field.
 	Parent Text `json:"parent,omitempty"`
+	// TraceID is the trace of its requester, which its attempts continue. A run without one, such
+	// as that of a tick, does not have the field.
+	TraceID Text `json:"trace_id,omitempty"`
 	// LedTo is the runs that have this one as their parent. Only the answer of [Reader.Run] has it;
 	// a run without such runs does not have the field.
 	LedTo *LedTo `json:"led_to,omitempty"`
@@ -508,7 +511,7 @@ func newRun(record *ledger.Record) Run {
 		ID: record.ID, Job: record.Job, Trigger: record.Trigger, Tick: TickTime{record.Tick}, State: record.State,
 		Reason: Text(record.Reason), Args: record.Args, Queue: record.Queue, CreatedAt: Instant{record.Created},
 		StartedAt: Instant{record.Started}, FinishedAt: Instant{record.Finished}, Crashes: record.Crashes,
-		DueAt: Instant{record.At}, Parent: Text(record.Parent), Attempts: make([]Attempt, len(record.Attempts)),
+		DueAt: Instant{record.At}, Parent: Text(record.Parent), TraceID: Text(record.Trace.TraceID()), Attempts: make([]Attempt, len(record.Attempts)),
 	}
 	if tick, is := record.ID.Replays(); is {
 		run.Tick = TickTime{tick}

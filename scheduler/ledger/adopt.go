@@ -15,6 +15,7 @@ import (
 	"lockstep/jobs"
 	"lockstep/locks"
 	"lockstep/locks/space"
+	"lockstep/scheduler/trace"
 )
 
 // ErrSession means that the session of the caller has ended. Nothing was changed.
@@ -51,6 +52,8 @@ var randomUUID = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab
 // no client chose the id. A request that cannot be run becomes a failed run with the reason, since
 // its sender waits for no reply.
 //
+// The run keeps the trace context of the span that ctx has, if any.
+//
 // Send an adoption until a reply arrives, or the session is over: until then the run may exist.
 // After the session the error is an [ErrSession]. The error is a [jobs.ErrUnknownKeys] for a
 // definition that this build does not know in full: the request is for another worker.
@@ -72,7 +75,7 @@ func (l *Ledger) Adopt(ctx context.Context, a Adoption) (*Enqueued, error) {
 	patience, onBusy, limits := waitOf(job)
 	args := []any{job.Name, string(id), string(a.Session), a.Giving, a.Again, a.Queue, remembered.Milliseconds(), reason,
 		storedArgs(arguments, job), named(string(definition)), patience, onBusy, limits,
-		job.History.Runs, job.History.For.Milliseconds(), GeneratedFor.Milliseconds()}
+		job.History.Runs, job.History.For.Milliseconds(), GeneratedFor.Milliseconds(), storedTrace(trace.Of(ctx))}
 	for _, item := range items {
 		args = append(args, item.String())
 	}

@@ -307,6 +307,12 @@
 // records, and shows the parent as if it were that session. The fast path of enqueue is for runs
 // without a parent.
 //
+// That field also has the trace context of a request (package trace), behind the parent and a
+// blank, which no id of a run contains: so each attempt, on whichever worker, continues the trace
+// of the requester, also after the run was reopened. It is at most 569 bytes long, and a run
+// without one does not grow. Builds from before that keep the field, too, and show the context
+// behind the parent. The run of a tick has none: the IDs of its spans follow from its record.
+//
 // The children of a run are in one entry of a hash: their number and the first 20 of them. It is
 // kept for the 10,000 runs that last made a first child ([Ledger.Children]), so it needs no sweep,
 // and no script that trims a history must know it. An entry also has the time at which its run was

@@ -10,6 +10,7 @@ import (
 
 	"lockstep/jobs"
 	"lockstep/locks/space"
+	"lockstep/scheduler/trace"
 )
 
 // Request is a request for a run of a job, outside its schedule.
@@ -61,7 +62,8 @@ type Enqueued struct {
 	Due    []Due // to be delivered or claimed
 }
 
-// Enqueue records a requested run. Sent again with the same id, it reports that the run exists.
+// Enqueue records a requested run. Sent again with the same id, it reports that the run exists. The
+// run keeps the trace context of the span that ctx has, if any.
 //
 // While one request of this process is under way, others are collected, and recorded together: the
 // server needs less time for each of them. If ctx ends meanwhile, Enqueue returns its error, and the
@@ -93,6 +95,7 @@ type wanted struct {
 	at, in     int64 // ms; 0: at once
 	args       string
 	items      string
+	trace      string // as storedTrace
 
 	enqueued *Enqueued
 	err      error
@@ -153,6 +156,7 @@ func (l *Ledger) prepare(ctx context.Context, request *Request, definitions map[
 	if request.Named {
 		w.kind.remember = RememberedFor.Milliseconds()
 	}
+	w.trace = storedTrace(trace.Of(ctx))
 	w.at, w.in, w.args = max(0, unixMillis(request.At)), max(0, request.In.Milliseconds()), storedArgs(arguments, job)
 	var all strings.Builder
 	for i, item := range items {
@@ -169,7 +173,7 @@ func (l *Ledger) prepare(ctx context.Context, request *Request, definitions map[
 func (l *Ledger) enqueueAlone(ctx context.Context, w *wanted, entry string) {
 	k := &w.kind
 	args := []any{k.job, string(w.run), k.queue, string(k.trigger), w.at, w.in, k.remember, w.args, k.name + "\x1f" + w.definition,
-		k.patience, k.onBusy, k.limits, entry, string(k.parent)}
+		k.patience, k.onBusy, k.limits, entry, string(k.parent), w.trace}
 	for item := range strings.SplitSeq(w.items, "\x1f") {
 		args = append(args, item)
 	}

@@ -117,7 +117,7 @@ func (l *Ledger) CheckRequest(ctx context.Context, request Request) error {
 }
 
 // size is how many bytes the request adds to a script.
-func (w *wanted) size() int { return len(w.args) + len(w.items) }
+func (w *wanted) size() int { return len(w.args) + len(w.items) + len(w.trace) }
 
 // enqueueWithOthers records a request together with those of other goroutines. One of the waiting
 // goroutines makes the call for all.
@@ -191,7 +191,7 @@ func (l *Ledger) enqueueScript(ctx context.Context, some []*wanted, entry string
 		return nil
 	}
 	kinds := make(map[kind]int)
-	args := make([]any, 2, 2+10+5*len(some))
+	args := make([]any, 2, 2+10+6*len(some))
 	keys, parents := slices.Clip(l.keys), false
 	for _, w := range some {
 		k := w.kind
@@ -214,7 +214,7 @@ func (l *Ledger) enqueueScript(ctx context.Context, some []*wanted, entry string
 		if w.at > 0 || w.in > 0 {
 			when = strconv.FormatInt(w.at, 10) + " " + strconv.FormatInt(w.in, 10)
 		}
-		args = append(args, kinds[w.kind], string(w.run), when, w.args, w.items)
+		args = append(args, kinds[w.kind], string(w.run), when, w.args, w.items, w.trace)
 	}
 	reply, err := space.RunText(ctx, l.rdb, script("enqueueall").assembled(), keys, args...)
 	if err == nil && len(reply) != len(some) {

@@ -218,7 +218,9 @@ type storedRun struct {
 	Closed   string // 1: the last attempt has ended, and is in the log
 	At       string // when it becomes due, if it is scheduled or retrying
 	// By is the session of the worker that decided the tick; of a run without a tick, the run from
-	// which it was made. A build from before that shows the latter as the former.
+	// which it was made, and after it, if the request had one, a blank and its trace context: the
+	// traceparent, and after another blank the tracestate, if it is not empty. A build from before
+	// that shows all of it as the run or the session.
 	By    string
 	Upto  string // the last tick of a line for a range of ticks
 	Waits string // 1: it has a wait in the lock space

@@ -56,8 +56,9 @@ func TestFaultsOfListsAreFound(t *testing.T) {
 		"a later request is due at once":             {"at > now and 0 or 1", "1"},
 		"a request is not pushed if its maker dies":  {"call('ZADD', PUSH, unpack(push))", ""},
 		"a request goes to the queue of another one": {"ARGV[k - 6]", "ARGV[4]"},
-		"a request has the parent of another one":    {"parents[all[i]]", "parents[1]"},
+		"a request has the parent of another one":    {"parents[all[i]] ..", "parents[1] .."},
 		"a parent has one child of a list":           {"n + #ids", "n + 1"},
+		"the trace context of a request is lost":     {" .. ARGV[base + 6 * i]\n", "\n"},
 		"a run is in no index":                       {"call('ZADD', OPEN, unpack(open))", ""},
 		"a list forgets nothing":                     {"forget(100)", ""},
 		"a definition is kept for another job":       {"ofJob(k)\n      keepMade", "ofJob(1)\n      keepMade"},
@@ -119,14 +120,14 @@ func (w *listTwins) run(ctx context.Context, cmd *redis.Cmd) {
 	}
 	kinds := args[1].(int)
 	want := make([]any, 0, len(got))
-	for at := 2 + 10*kinds; at < len(args); at += 5 {
+	for at := 2 + 10*kinds; at < len(args); at += 6 {
 		kind, request := args[2+10*(args[at].(int)-1):], args[at:]
 		start, pause, _ := strings.Cut(request[2].(string)+" 0 0", " ")
 		if request[2] == "" {
 			start, pause = "0", "0"
 		}
 		pause, _, _ = strings.Cut(pause, " ")
-		single := []any{kind[0], request[1], kind[1], kind[2], start, pause, kind[3], request[3], fmt.Sprint(kind[5], us, kind[6]), kind[7], kind[8], kind[9], "", kind[4]}
+		single := []any{kind[0], request[1], kind[1], kind[2], start, pause, kind[3], request[3], fmt.Sprint(kind[5], us, kind[6]), kind[7], kind[8], kind[9], "", kind[4], request[5]}
 		for _, item := range strings.Split(request[4].(string), us) {
 			single = append(single, item)
 		}
@@ -220,7 +221,11 @@ func playLists(t *testing.T, server *redistest.Server, seed uint64, old, fault s
 				}
 			}
 		}
-		replies, err := f.EnqueueAll(t.Context(), list)
+		ctx := t.Context()
+		if r.IntN(2) == 0 {
+			ctx = requester.In(ctx)
+		}
+		replies, err := f.EnqueueAll(ctx, list)
 		if twin.differs != "" {
 			break
 		}

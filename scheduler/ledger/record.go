@@ -11,6 +11,7 @@ import (
 	"lockstep/jobs"
 	"lockstep/locks"
 	"lockstep/locks/space"
+	"lockstep/scheduler/trace"
 )
 
 // Trigger is what made a run.
@@ -41,6 +42,7 @@ type Record struct {
 	Created  time.Time
 	By       locks.SessionID // the worker that decided the tick; "" without one
 	Parent   jobs.RunID      // the run from which it was made; "" without one
+	Trace    trace.Context   // of the request; none for the run of a tick
 	At       time.Time       // in StateScheduled and StateRetrying: when it becomes due
 	DueSince time.Time       // when it first became due; zero until then
 	Started  time.Time       // its first attempt; zero until then
@@ -73,6 +75,30 @@ func (r *Record) Last() *AttemptRecord {
 		return nil
 	}
 	return &r.Attempts[len(r.Attempts)-1]
+}
+
+// Traced returns what the spans of the run need. A run that was reopened has another span than
+// before: it has been due since later than its first attempt.
+func (r *Record) Traced() trace.Run {
+	key := string(r.ID) + "\x00" + string(r.By)
+	if r.Tick.IsZero() { // an id may name another run later
+		key += fmt.Sprint(r.Created.UnixMilli())
+	}
+	if !r.Started.IsZero() && r.DueSince.After(r.Started) {
+		key += fmt.Sprint("\x00", r.DueSince.UnixMilli())
+	}
+	return trace.Run{ID: string(r.ID), Job: r.Job, Queue: r.Queue, Trigger: string(r.Trigger), Tick: r.Tick, Created: r.Created, Key: key, Kept: r.Trace}
+}
+
+// storedTrace returns a trace context as the end of [storedRun].By.
+func storedTrace(c trace.Context) string {
+	switch {
+	case c.Parent == "":
+		return ""
+	case c.State == "":
+		return " " + c.Parent
+	}
+	return " " + c.Parent + " " + c.State
 }
 
 // Blocker is what kept a run from its bundle.
@@ -208,7 +234,9 @@ func (f *storedRun) decode(id jobs.RunID, log, args string) (*Record, []locks.It
 		Stop: f.Stop,
 	}
 	if r.Tick.IsZero() {
-		r.By, r.Parent = "", jobs.RunID(f.By)
+		parent, context, _ := strings.Cut(f.By, " ")
+		r.By, r.Parent = "", jobs.RunID(parent)
+		r.Trace.Parent, r.Trace.State, _ = strings.Cut(context, " ")
 	}
 	if f.Blocker != "" {
 		if r.Blocker = decodeBlocker(f.Blocker); r.Blocker == nil {

@@ -358,8 +358,9 @@ type Expiry struct {
 
 // Expired is the outcome of one [Expiry].
 type Expired struct {
-	Due []Due // runs that became due in this step
-	Err error
+	Due   []Due // runs that became due in this step
+	Ended bool  // the run has ended by it
+	Err   error
 }
 
 // Expire ends a run that must not start any more, and applies its job's policy to one that has
@@ -379,14 +380,14 @@ func (l *Ledger) ExpireAll(ctx context.Context, expiries []Expiry) []Expired {
 	results := make([]Expired, len(expiries))
 	for i, call := range l.runAll(ctx, "expire", steps) {
 		r := call.Read()
-		r.Text()
+		outcome := r.Text()
 		r.Text()
 		due := dueOf(r)
 		if r.Err != nil {
 			results[i].Err = fmt.Errorf("check whether the time of %s is over: %w", expiries[i].Run, r.Err)
 			continue
 		}
-		results[i].Due = due
+		results[i].Due, results[i].Ended = due, outcome == "ended"
 	}
 	return results
 }

@@ -3,8 +3,11 @@ package queue
 import (
 	"context"
 	"errors"
+	"strings"
 
 	"github.com/hibiken/asynq"
+
+	"lockstep/scheduler/trace"
 )
 
 var (
@@ -26,10 +29,28 @@ type Request struct {
 	Type    string
 	Payload []byte
 
+	// Trace is the trace context in the headers of the task, traceparent and tracestate (see
+	// asynq.NewTaskWithHeaders).
+	Trace trace.Context
+
 	// Again says that asynq has counted the task as tried, so an earlier attempt may have adopted
 	// it. Otherwise the task is new, even if it has the ID of an earlier task that asynq has
 	// forgotten.
 	Again bool
+}
+
+// The headers of a task are those of HTTP; carriers may write them as HTTP does: Traceparent.
+func traceOf(task *asynq.Task) trace.Context {
+	var parent, state string
+	for name, value := range task.Headers() {
+		switch strings.ToLower(name) {
+		case "traceparent":
+			parent = value
+		case "tracestate":
+			state = value
+		}
+	}
+	return trace.Parse(parent, state)
 }
 
 // adopt offers a foreign task to [Options].Adopt. A nil error ends the task, and any other error
@@ -41,7 +62,7 @@ func (r *reception) adopt(asynqCtx context.Context, task *asynq.Task) error {
 	limit, _ := asynq.GetMaxRetry(asynqCtx)
 	err := ErrForeign
 	if r.o.Adopt != nil && r.ctx.Err() == nil {
-		err = r.o.Adopt(r.ctx, Request{Queue: queue, ID: id, Type: task.Type(), Payload: task.Payload(), Again: retried > 0})
+		err = r.o.Adopt(r.ctx, Request{Queue: queue, ID: id, Type: task.Type(), Payload: task.Payload(), Trace: traceOf(task), Again: retried > 0})
 	}
 	switch {
 	case err == nil:

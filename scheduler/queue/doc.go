@@ -46,7 +46,8 @@
 // (timeout, retries, retention) then have no effect. asynq's count of its tries is the only
 // evidence that the task was here before, because an ID alone can be reused as soon as asynq has
 // forgotten it. So a task that was perhaps adopted goes back counted. So does a task that asynq
-// recovers from a dead worker, because our servers treat an expired lease as a failure.
+// recovers from a dead worker, because our servers treat an expired lease as a failure. The trace
+// context in the headers of the task comes along ([Request].Trace).
 //
 // A task that this worker does not know goes back after [foreignDelay]. It is not counted, archived
 // or ended, whatever its own limits say, because it may belong to another program that serves this

@@ -11,6 +11,7 @@ import (
 	"lockstep/jobs"
 	"lockstep/scheduler/ledger"
 	"lockstep/scheduler/queue"
+	"lockstep/scheduler/trace"
 )
 
 // adopt makes a run of a task that a plain asynq client has sent, if its type is the name of a job.
@@ -24,14 +25,23 @@ func (w *Worker) adopt(ctx context.Context, request queue.Request) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", queue.ErrLater, err)
 	}
+	ctx, publication := w.o.Tracer.Adopt(request.Trace.In(ctx), trace.Run{
+		ID: string(jobs.RequestRunID(job.Name, ledger.AdoptedName(request.Queue, request.ID))), Job: job.Name, Queue: request.Queue,
+		Trigger: string(ledger.TriggerEnqueue),
+	})
 	enqueued, err := w.sendAdoption(ctx, ledger.Adoption{
 		Job: job, Queue: request.Queue, ID: request.ID, Payload: request.Payload,
 		Session: session, Giving: rand.Text(), Again: request.Again,
 	})
 	if err != nil {
+		publication.Failed(err)
 		return err
 	}
+	publication.Recorded(string(enqueued.Run), enqueued.Exists)
 	log := w.log.With("job", job.Name, "run", enqueued.Run, "queue", request.Queue, "task", request.ID)
+	if id := trace.Of(ctx).TraceID(); id != "" && !enqueued.Exists {
+		log = log.With("trace_id", id)
+	}
 	switch {
 	case enqueued.Exists:
 		log.InfoContext(ctx, "a task requests a run that exists already", "state", enqueued.State)

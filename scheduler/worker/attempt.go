@@ -2,8 +2,6 @@ package worker
 
 import (
 	"context"
-	"crypto/rand"
-	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,6 +12,7 @@ import (
 	"lockstep/jobs"
 	"lockstep/locks"
 	"lockstep/scheduler/ledger"
+	"lockstep/scheduler/trace"
 )
 
 // claim is one of the ledger's methods that claim a run.
@@ -207,14 +206,18 @@ func failed(hold *locks.Hold) bool {
 func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed) []ledger.Due {
 	record := claimed.Record
 	number := record.Last().Number
-	log := w.log.With("job", record.Job, "run", record.ID, "attempt", number, "token", hold.Token(), "worker", hold.Session())
-	log.InfoContext(hold.Context(), "attempt begins", "locks", hold.Names())
 	began := time.Now()
+	traced, spans := w.traced(hold.Context(), hold, claimed, began)
+	ids := spans.LogAttrs()
+	log := w.log.With("job", record.Job, "run", record.ID, "attempt", number, "token", hold.Token(), "worker", hold.Session()).With(ids...)
+	log.InfoContext(hold.Context(), "attempt begins", "locks", hold.Names())
+	var finish ledger.Finish
 	var finished *ledger.Finished
+	defer func() { endSpans(spans, finish, finished) }()
 	ended := w.o.OnAttempt(claimed)
 	defer func() { ended(finished) }()
 
-	ctx, cancel := context.WithCancelCause(hold.Context())
+	ctx, cancel := context.WithCancelCause(traced)
 	defer cancel(nil)
 	printed := newPrinted(record, claimed.Job.Output.Size())
 	own := &stopper{cancel, printed}
@@ -233,11 +236,11 @@ func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed) []ledger.Due {
 	if err == nil {
 		to, closeLog := io.Writer(printed), func() {}
 		if w.o.LogOutput {
-			logged := newLines(w.log.With("job", record.Job, "run", record.ID, "attempt", number))
+			logged := newLines(w.log.With("job", record.Job, "run", record.ID, "attempt", number).With(ids...))
 			to, closeLog = io.MultiWriter(printed, logged), logged.close
 		}
 		output := redactor.Writer(to)
-		err = w.execute(ctx, executor, hold, claimed, job, redactor, output, log)
+		err = w.execute(ctx, executor, hold, claimed, job, redactor, output, spans, log)
 		_ = output.Close() // both accept everything
 		closeLog()
 	}
@@ -252,7 +255,7 @@ func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed) []ledger.Due {
 	}
 	w.running.CompareAndDelete(record.ID, own)
 	w.endOutput(printed)
-	finish := ledger.Finish{
+	finish = ledger.Finish{
 		Run: record.ID, Job: claimed.Job, Token: hold.Token(), Hold: hold.ID(), Output: printed.String(), Error: reason,
 	}
 	switch delay, asked := jobs.RetryDelay(err); {
@@ -339,6 +342,7 @@ func (w *Worker) handBack(hold *locks.Hold, claimed *ledger.Claimed) {
 				case err == nil && closed != nil:
 					w.log.InfoContext(w.attempts, "a run that had lost its lease was handed back", "job", record.Job, "run", record.ID,
 						"token", lost.Token, "state", closed.State)
+					w.endElsewhere(record.ID, closed.State)
 					w.deliver(w.attempts, closed.Due)
 					return
 				// a sweep has closed it, or will report why it cannot
@@ -409,7 +413,7 @@ func (w *Worker) executor(job *jobs.Job) (jobs.Executor, error) {
 }
 
 // execute hands the attempt to its executor. job is the definition with its ${...} replaced.
-func (w *Worker) execute(ctx context.Context, executor jobs.Executor, hold *locks.Hold, claimed *ledger.Claimed, job *jobs.Job, redactor *jobs.Redactor, output io.Writer, log *slog.Logger) error {
+func (w *Worker) execute(ctx context.Context, executor jobs.Executor, hold *locks.Hold, claimed *ledger.Claimed, job *jobs.Job, redactor *jobs.Redactor, output io.Writer, spans *trace.Attempt, log *slog.Logger) (err error) {
 	record := claimed.Record
 	if job.Timeout > 0 {
 		var cancel context.CancelFunc
@@ -428,10 +432,16 @@ func (w *Worker) execute(ctx context.Context, executor jobs.Executor, hold *lock
 	if again, is := record.ID.Replays(); is {
 		tick = again
 	}
+	ctx, span := spans.Execute(ctx, work(job))
+	defer func() { endWork(span, job, redactor, err) }()
+	passed, note := trace.Of(ctx), span.Note
+	if span == nil {
+		note = nil
+	}
 	return executor.Execute(ctx, &jobs.Attempt{
 		Job: job, Run: record.ID, Number: record.Last().Number, Tick: tick, Args: argsOf(claimed, job),
 		Token: hold.Token(), Hold: hold.ID(), Locks: hold.Names(), Worker: string(hold.Session()),
-		TraceParent: traceParent(record.ID), Output: output, Redactor: redactor, KillBy: hold.KillBy,
+		TraceParent: passed.Parent, TraceState: passed.State, Note: note, Output: output, Redactor: redactor, KillBy: hold.KillBy,
 		Abandon: w.leave,
 	})
 }
@@ -476,12 +486,4 @@ func (w *Worker) sendFinish(finish ledger.Finish, hold *locks.Hold) *ledger.Fini
 		case <-timer.C:
 		}
 	}
-}
-
-// traceParent makes a W3C trace context: all attempts of a run belong to one trace.
-func traceParent(run jobs.RunID) string {
-	trace := sha256.Sum256([]byte(run))
-	var span [8]byte
-	_, _ = rand.Read(span[:]) // never fails, according to its documentation
-	return fmt.Sprintf("00-%x-%x-01", trace[:16], span)
 }

@@ -126,6 +126,14 @@
 // With Options.LogOutput the same text goes to the log, line by line: up to 4 KiB of each line, and
 // up to 1,000 lines of each attempt in a second after the first 5,000. The rest is counted.
 //
+// # Traces
+//
+// An attempt runs under a ctx that has the span of its work (package trace), and the executor
+// passes that on. Without [Options].Tracer, the ctx has the context of the run's requester instead,
+// if it gave one. The span of the attempt ends with its end in the ledger, and the worker that
+// records the end of the run sends the span of the run. A worker that takes over a run after a
+// crash sends the span of the crashed attempt.
+//
 // # Live output
 //
 // A client that follows a run ([ledger.Ledger.Follow]) makes a script send a notice to the worker

@@ -24,6 +24,7 @@ import (
 	"lockstep/scheduler/ledger"
 	"lockstep/scheduler/queue"
 	"lockstep/scheduler/repeats"
+	"lockstep/scheduler/trace"
 )
 
 const (
@@ -117,6 +118,10 @@ type Options struct {
 	// OnRepeated receives how many deliveries this worker pushes again, and for which of the
 	// [scheduler.Reasons]. Called from several goroutines; it may be nil.
 	OnRepeated func(reason string, n int)
+
+	// Tracer makes the spans of runs; nil: none are made, and attempts pass on the trace contexts
+	// of their requesters.
+	Tracer *trace.Tracer
 
 	Logger *slog.Logger // default: slog.Default
 }
@@ -456,7 +461,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 			w.log.InfoContext(ctx, "worker is ready", "worker", w.locks.Session(), "slots", w.o.Concurrency, "jobs", len(begun.jobs))
 		},
 		OnRepeated: w.o.OnRepeated, Served: w.served, Paused: w.queue.AllPaused, Stop: w.stop, Drain: end, Aside: w.someAside, Drift: w.drift, Doubt: w.locks.Extension().Doubt, Logger: w.log,
-		MaxHistory: w.o.MaxHistory, HistoryEvery: w.o.HistoryEvery,
+		MaxHistory: w.o.MaxHistory, HistoryEvery: w.o.HistoryEvery, Tracer: w.o.Tracer,
 	})
 	if err != nil {
 		return fmt.Errorf("start worker: %w", err)

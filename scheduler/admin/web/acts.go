@@ -9,12 +9,14 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strings"
 	"time"
 
 	"lockstep/jobs"
 	"lockstep/locks"
 	"lockstep/scheduler/admin"
 	"lockstep/scheduler/ledger"
+	"lockstep/scheduler/trace"
 )
 
 const (
@@ -217,6 +219,7 @@ func handleAct[B requestBody](s *Server, pattern, action string, least Role, lim
 	counts := action == "enqueue" || action == "run job"
 	var act *route
 	act = s.register(http.MethodPost, pattern, least, func(w http.ResponseWriter, r *http.Request) {
+		r = r.WithContext(requester(r).In(r.Context()))
 		told := line{who: asker(r), action: action, on: target(r)}
 		status, answer, err := carryOut(s, w, r, act, limit, do, known, &told)
 		if err == nil {
@@ -231,6 +234,16 @@ func handleAct[B requestBody](s *Server, pattern, action string, least Role, lim
 	})
 	act.hidden = s.o.Operator == nil
 	return act.asks(known...)
+}
+
+// requester returns the trace context of the client. Several headers with a traceparent are
+// invalid; several with a tracestate are one list.
+func requester(r *http.Request) trace.Context {
+	parents := r.Header.Values("traceparent")
+	if len(parents) != 1 {
+		return trace.Context{}
+	}
+	return trace.Parse(parents[0], strings.Join(r.Header.Values("tracestate"), ","))
 }
 
 // target returns the object that a path names.

@@ -29,7 +29,7 @@
 //	                             running one exceeds the usual duration of its job's runs; and
 //	                             "definition": the one that it was made with, if it is kept.
 //	                             "parent" is the run from within which it was made, and "led_to"
-//	                             those made from it
+//	                             those made from it; "trace_id" is the trace of its requester
 //	/api/v1/runs/{id}/output     ?attempt=: the end of that attempt's output, else of the last one
 //	                             that has printed something, as plain text
 //	                             ?follow=true: what the attempts print while they print it, see Live
@@ -60,6 +60,9 @@
 //	/api/v1/enqueue              {"job", "args", "id", "in", "at", "parent"}; 201 with the new run,
 //	                             200 when the run already existed. parent is the run that asks, else
 //	                             the header Lockstep-Run-Id, which an HTTP job sends to its service.
+//	                             The headers traceparent and tracestate, here and in jobs/{job}/run,
+//	                             are kept with the run, and its attempts continue that trace; an
+//	                             invalid one is ignored.
 //	                             ?wait=, a duration of at most 5m: reply when the run has ended, or
 //	                             after that time with 202 and the run as it is, as also when 64
 //	                             requests wait already.

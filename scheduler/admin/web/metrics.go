@@ -30,6 +30,7 @@ type Metrics struct {
 	rejected *prometheus.CounterVec   // by call
 	repeated *prometheus.CounterVec   // by reason
 	left     prometheus.Counter
+	spans    prometheus.Counter
 	build    *prometheus.GaugeVec
 
 	jobs int // how many jobs have labels of their own
@@ -94,6 +95,10 @@ func NewMetrics(version string, slots, jobs int) *Metrics {
 		left: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "lockstep_deliveries_left_total",
 			Help: "Deliveries that this worker left to the sweep, since too many waited to be pushed.",
+		}),
+		spans: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "lockstep_spans_lost_total",
+			Help: "Spans that were not exported, since the receiver did not take them or too many waited for it.",
 		}),
 		build: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "lockstep_build_info", Help: "Version and identity of this process; always 1.",
@@ -171,13 +176,16 @@ func (m *Metrics) Rejected(call string) { m.rejected.WithLabelValues(call).Inc()
 // Repeated counts deliveries that were pushed again, see [worker.Options].
 func (m *Metrics) Repeated(reason string, n int) { m.repeated.WithLabelValues(reason).Add(float64(n)) }
 
+// SpansLost counts spans that were not exported.
+func (m *Metrics) SpansLost(n int) { m.spans.Add(float64(n)) }
+
 // Left counts deliveries that were left to the sweep.
 func (m *Metrics) Left(n int) { m.left.Add(float64(n)) }
 
 // collectors returns everything that the process counts.
 func (m *Metrics) collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.slots, m.running, m.stuck, m.delay, m.waited, m.took, m.scripts, m.refused, m.rejected,
-		m.repeated, m.left, m.build}
+		m.repeated, m.left, m.spans, m.build}
 }
 
 // Hook returns a hook for a client of Redis that measures scripts.

@@ -7,7 +7,8 @@
 --       10 definition, as embody takes it  11 ms that it waits for its bundle, or ""
 --       12 what happens to it then
 --       13 limits of its holds  14 history: runs  15 history: ms  16 ms for which the word is
---       remembered  17... items, without the lock of the run
+--       remembered  17 the trace context of the request, after a blank, or ""
+--       18... items, without the lock of the run
 -- Replies: created, run id, n (0 when it has failed), state | exists, run id, its state ("" when
 --   only the id is remembered) | dead: the session has ended, so by now another worker may have
 --   received it
@@ -43,6 +44,7 @@ if k > 1 then
   call('HSET', FACTS, 'a' .. base, format('%d', k) .. '\30' .. ARGV[4] .. sub('\30' .. (givings or ''), 1, 7 * (#ARGV[4] + 1)))
 end
 local run = fresh(job, ARGV[6], 'enqueue', '')
+run[R_BY] = ARGV[17]
 if ARGV[8] ~= '' then
   run[R_STATE], run[R_REASON], run[R_FINISHED] = 'failed', ARGV[8], ms
   local args, marked = unmarked(ARGV[9])
@@ -55,7 +57,7 @@ if ARGV[8] ~= '' then
   return {'created', id, '0', 'failed'}
 end
 run[R_PATIENCE], run[R_ONBUSY], run[R_LIMITS] = ARGV[11], ARGV[12], ARGV[13]
-for i = 17, #ARGV do run[R_ITEMS + i - 17] = ARGV[i] end
+for i = 18, #ARGV do run[R_ITEMS + i - 18] = ARGV[i] end
 run[#run + 1] = 'xrun:' .. id
 embody(id, ARGV[9], ARGV[10])
 call('ZADD', OPEN, '0', job .. '\0' .. pad(0) .. '\0' .. id)

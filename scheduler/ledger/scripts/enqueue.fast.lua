@@ -21,7 +21,7 @@ do
       call('ZADD', READY, '0', ARGV[3] .. '\0' .. format('%016.0f', now) .. '\0' .. id)
       call('ZADD', PUSH, ms, id)
       call('HSET', RUN, id, R_TEXT{STATE = 'due'; N = '1'; JOB = job; QUEUE = ARGV[3]; TRIGGER = ARGV[4]; CREATED = ms; SINCE = ms;
-        PATIENCE = ARGV[10]; ONBUSY = ARGV[11]; LIMITS = ARGV[12]; ITEMS = concat(ARGV, '\31', 15)})
+        BY = ARGV[15]; PATIENCE = ARGV[10]; ONBUSY = ARGV[11]; LIMITS = ARGV[12]; ITEMS = concat(ARGV, '\31', 16)})
       return {'created', '1', 'due'}
     end
   end

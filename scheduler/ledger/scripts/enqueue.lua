@@ -5,7 +5,7 @@
 --       history)  8 arguments (JSON)  9 definition, as embody takes it  10 ms that it waits for its
 --       bundle, or ""  11 what happens to it then  12 limits of its holds
 --       13 entry for the audit, or ""  14 the run from which it was made, or ""
---       15... items
+--       15 the trace context of the request, after a blank, or ""  16... items
 -- Replies: created, n (0 while it is scheduled), state | exists, its state ("" when only the id is
 --   remembered)
 local job, id = ARGV[1], ARGV[2]
@@ -25,8 +25,8 @@ end
 audit(ARGV[13])
 local run = fresh(job, ARGV[3], ARGV[4], '')
 run[R_PATIENCE], run[R_ONBUSY], run[R_LIMITS] = ARGV[10], ARGV[11], ARGV[12]
-run[R_BY] = parent
-for i = 15, #ARGV do run[R_ITEMS + i - 15] = ARGV[i] end
+run[R_BY] = parent .. ARGV[15]
+for i = 16, #ARGV do run[R_ITEMS + i - 16] = ARGV[i] end
 embody(id, ARGV[8], ARGV[9])
 call('ZADD', OPEN, '0', job .. '\0' .. pad(0) .. '\0' .. id)
 local at = math.max(tonumber(ARGV[5]), now + ARGV[6])

@@ -10,12 +10,13 @@
 --       (JSON), ms for which a run waits for its bundle or "", what happens to it then, limits of
 --       its holds
 --       for each request, at most 1,000: the number of its kind, run id, "" or when it starts: not
---       before (server ms), and not before so many ms from now, arguments (JSON), items joined by \31
+--       before (server ms), and not before so many ms from now, arguments (JSON), items joined by \31,
+--       the trace context of the request, after a blank, or ""
 -- Replies: for each request 1: created and due under the n 1 | 0: created, scheduled | the state of
 --   the run that exists ("" when only the id is remembered, or where other records are long)
 local entry, kinds = ARGV[1], tonumber(ARGV[2])
 local base, first = 2 + 10 * kinds, #KEYS - 4 * kinds - (entry == '' and 0 or 1)
-local n, CHILDREN = (#ARGV - base) / 5, nil
+local n, CHILDREN = (#ARGV - base) / 6, nil
 for k = 1, kinds do
   if ARGV[10 * k - 3] ~= '' then CHILDREN = KEYS[#KEYS - (entry == '' and 0 or 1)] end
 end
@@ -41,11 +42,11 @@ local function look(key, which)
   end
 end
 local all = {}
-for i = 1, n do ids[i], all[i] = ARGV[base + 5 * i - 3], i end
+for i = 1, n do ids[i], all[i] = ARGV[base + 6 * i - 4], i end
 look(RUN, all)
 local unknown = {} -- by kind
 for i = 1, n do
-  local k = tonumber(ARGV[base + 5 * i - 4])
+  local k = tonumber(ARGV[base + 6 * i - 5])
   all[i], unknown[k] = k, unknown[k] or {}
   if not states[i] then unknown[k][#unknown[k] + 1] = i end
 end
@@ -60,7 +61,7 @@ for i = 1, n do
   if states[i] or seen[id] then
     replies[i] = states[i] or replies[seen[id]] == 1 and 'due' or 'scheduled'
   else
-    local at, later = string.match(ARGV[base + 5 * i - 2], '^(%d+) (%d+)$')
+    local at, later = string.match(ARGV[base + 6 * i - 3], '^(%d+) (%d+)$')
     at = at and math.max(tonumber(at), now + later) or now
     ofKind[k] = ofKind[k] or {}
     seen[id], new[#new + 1], ofKind[k][#ofKind[k] + 1] = i, i, id
@@ -103,20 +104,20 @@ end
 local runs, bodies, open, ready, push, timer, keep = {}, {}, {}, {}, {}, {}, {}
 for j = 1, #new do
   local i, a, b = new[j], 2 * j - 1, 2 * j
-  local id, k, at, args, items = ids[i], 10 * all[i], states[-i], ARGV[base + 5 * i - 1], ARGV[base + 5 * i]
-  local job, queue, trigger, parent = ARGV[k - 7], ARGV[k - 6], ARGV[k - 5], parents[all[i]]
+  local id, k, at, args, items = ids[i], 10 * all[i], states[-i], ARGV[base + 6 * i - 2], ARGV[base + 6 * i - 1]
+  local job, queue, trigger, by = ARGV[k - 7], ARGV[k - 6], ARGV[k - 5], parents[all[i]] .. ARGV[base + 6 * i]
   runs[a], bodies[a], bodies[b] = id, id, args .. US .. (byName and '@' .. ARGV[k - 2] or ARGV[k - 1])
   open[a], open[b] = '0', job .. '\0' .. '0000000000000000' .. '\0' .. id
   if ARGV[k - 4] ~= '0' then keep[#keep + 1], keep[#keep + 2] = format('%.0f', now + ARGV[k - 4]), id end
   if replies[i] == 1 then
     ready[#ready + 1], ready[#ready + 2] = '0', queue .. '\0' .. format('%016.0f', now) .. '\0' .. id
     push[#push + 1], push[#push + 2] = ms, id
-    runs[b] = R_TEXT{STATE = 'due'; N = '1'; JOB = job; QUEUE = queue; TRIGGER = trigger; CREATED = ms; SINCE = ms; BY = parent;
+    runs[b] = R_TEXT{STATE = 'due'; N = '1'; JOB = job; QUEUE = queue; TRIGGER = trigger; CREATED = ms; SINCE = ms; BY = by;
       PATIENCE = ARGV[k]; ONBUSY = ARGV[k + 1]; LIMITS = ARGV[k + 2]; ITEMS = items}
   else
     at = format('%.0f', at)
     timer[#timer + 1], timer[#timer + 2] = at, id
-    runs[b] = R_TEXT{STATE = 'scheduled'; JOB = job; QUEUE = queue; TRIGGER = trigger; CREATED = ms; AT = at; BY = parent;
+    runs[b] = R_TEXT{STATE = 'scheduled'; JOB = job; QUEUE = queue; TRIGGER = trigger; CREATED = ms; AT = at; BY = by;
       PATIENCE = ARGV[k]; ONBUSY = ARGV[k + 1]; LIMITS = ARGV[k + 2]; ITEMS = items}
   end
 end
