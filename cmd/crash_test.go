@@ -40,8 +40,8 @@ type crashArgs struct {
 	Takes   time.Duration `json:"takes"` // of traces, between its effects
 }
 
-// trace appends a line to the effect log, as effectLine does for commands.
-func trace(r *jobs.Run[crashArgs], what string) {
+// note appends a line to the effect log, as effectLine does for commands.
+func note(r *jobs.Run[crashArgs], what string) {
 	up, err := os.ReadFile("/proc/uptime")
 	if err != nil {
 		panic(err)
@@ -63,9 +63,9 @@ func trace(r *jobs.Run[crashArgs], what string) {
 
 // traces is a handler that has both its effects at once, unless its args say how long it takes.
 func traces(ctx context.Context, r *jobs.Run[crashArgs]) error {
-	trace(r, "start")
+	note(r, "start")
 	pause(ctx, r.Args.Takes)
-	trace(r, "end")
+	note(r, "end")
 	return nil
 }
 
@@ -73,12 +73,12 @@ func crashHandlers() *jobs.Registry {
 	reg := jobs.NewRegistry()
 	// A goroutine of the first attempt panics, which no code can recover.
 	jobs.Handle(reg, "panics", func(ctx context.Context, r *jobs.Run[crashArgs]) error {
-		trace(r, "start")
+		note(r, "start")
 		if r.Attempt() == 1 {
 			go func() { panic("in a goroutine of its own") }()
 			<-ctx.Done()
 		}
-		trace(r, "end")
+		note(r, "end")
 		return nil
 	})
 	jobs.Handle(reg, "nothing", func(context.Context, *jobs.Run[struct{}]) error { return nil })
@@ -88,23 +88,23 @@ func crashHandlers() *jobs.Registry {
 	// The first attempt continues after its context has ended, until the gate exists, and then
 	// reports success.
 	jobs.Handle(reg, "stubborn", func(ctx context.Context, r *jobs.Run[crashArgs]) error {
-		trace(r, "start")
+		note(r, "start")
 		if r.Attempt() == 1 {
 			<-ctx.Done()
-			trace(r, "canceled")
+			note(r, "canceled")
 			for !exists(r.Args.Gate) {
 				pause(context.WithoutCancel(ctx), 10*time.Millisecond)
 			}
 		}
-		trace(r, "end")
+		note(r, "end")
 		return nil
 	})
 	// The first attempt starts a daemon that keeps working for it.
 	jobs.Handle(reg, "spawns", func(ctx context.Context, r *jobs.Run[crashArgs]) error {
 		if r.Attempt() > 1 {
-			trace(r, "start")
+			note(r, "start")
 			pause(ctx, time.Second)
-			trace(r, "end")
+			note(r, "end")
 			return nil
 		}
 		script := fmt.Sprintf(`(setsid sh -c 'while :; do echo "start %s 1 %s 0 []" >> %s; sleep 0.02; done' &)`, r.ID(), r.Token(), r.Args.Effects)

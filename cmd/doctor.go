@@ -1,12 +1,14 @@
 package cmd
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
 	"math"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"lockstep/cmd/internal/otlp"
 	"lockstep/configs"
 	"lockstep/locks"
 	"lockstep/locks/space"
@@ -49,8 +52,8 @@ func (t *tool) doctorCommand() *cobra.Command {
 		Long: `Check the config; Redis (its version, its behavior when memory is full, what it stores on disk, its replicas,
 whether the lease outlives a failover); the clocks of this host and of the workers; workers with another config than
 the others; queues that no worker serves or that belong to another namespace; parked runs; the memory that finished
-runs take; and messages that could not be sent. Also check what this Redis user may do, which keys sign definitions, and whether there are
-definitions of a newer build. Nothing is changed.
+runs take; messages that could not be sent; and the variables for the export of spans. Also check what this Redis user
+may do, which keys sign definitions, and whether there are definitions of a newer build. Nothing is changed.
 
 With --acl, print the Redis users that an installation needs, as lines for redis-cli: worker, operator, reader and
 producer, each with the least keys, channels and commands that it needs.
@@ -122,6 +125,7 @@ func (d *doctor) verdict(strict bool) error {
 
 func (d *doctor) look(cmd *cobra.Command) error {
 	config := d.config(cmd)
+	d.traces()
 	conn, err := d.reach(cmd)
 	if err != nil {
 		return err
@@ -135,6 +139,22 @@ func (d *doctor) look(cmd *cobra.Command) error {
 		}
 	}
 	return nil
+}
+
+// traces checks what exports spans, if the environment asks for it. It sends nothing.
+func (d *doctor) traces() {
+	on, err := otlp.On(os.Getenv)
+	if err == nil && on {
+		err = otlp.Check(os.Getenv)
+	}
+	switch {
+	case err != nil:
+		for _, line := range strings.Split(err.Error(), "\n") {
+			d.say(levelError, "traces", "", "a worker with this environment does not start: %s", line)
+		}
+	case on:
+		d.say(levelOK, "traces", "", "spans go to %s", cmp.Or(otlp.Endpoint(os.Getenv), "http://localhost:4318"))
+	}
 }
 
 // messages looks for messages that could not be sent.

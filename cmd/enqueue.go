@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"strings"
 	"time"
@@ -14,11 +15,13 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
+	"lockstep/cmd/internal/otlp"
 	"lockstep/configs"
 	"lockstep/jobs"
 	"lockstep/scheduler/admin"
 	"lockstep/scheduler/cronspec"
 	"lockstep/scheduler/ledger"
+	"lockstep/scheduler/trace"
 )
 
 func (t *tool) enqueueCommand() *cobra.Command {
@@ -133,6 +136,14 @@ func (t *tool) request(use string, trigger ledger.Trigger, short, long, example 
 			return err
 		}
 		request.Parent = t.parentRun()
+		ctx, exporter := t.requester(cmd.Context())
+		defer func() {
+			exporter.Close(context.WithoutCancel(ctx))
+			if exporter.Lost() > 0 {
+				fmt.Fprintln(t.stderr, "lockstep: the span of this request was not sent:", otlp.Endpoint(os.Getenv), "did not take it")
+			}
+		}()
+		cmd.SetContext(ctx)
 		conn, err := t.connect(cmd)
 		if err != nil {
 			return err
@@ -142,7 +153,7 @@ func (t *tool) request(use string, trigger ledger.Trigger, short, long, example 
 			request.Job, err = t.findJob(cmd, conn, args[0])
 		}
 		if a.lines == "" && trigger == ledger.TriggerEnqueue && (a.queue != "" || redis.HasErrorPrefix(err, "NOPERM")) {
-			return conn.away(t.produce(cmd, conn, args[0], request, a))
+			return conn.away(t.produce(cmd, conn, args[0], request, a, exporter.Tracer()))
 		}
 		if err != nil {
 			return conn.away(err)
@@ -159,7 +170,7 @@ func (t *tool) request(use string, trigger ledger.Trigger, short, long, example 
 		if a.lines != "" {
 			return t.enqueueLines(cmd, conn, request, a)
 		}
-		return conn.away(t.enqueue(cmd.Context(), conn, request, a))
+		return conn.away(t.enqueue(cmd.Context(), conn, request, a, exporter.Tracer()))
 	}
 	return cmd
 }
@@ -178,9 +189,21 @@ func (t *tool) parentRun() jobs.RunID {
 	return id
 }
 
+// requester returns ctx with the trace context of this process, which the run keeps, and what
+// exports the span of the request. A wrong value in the environment must not cost the run.
+func (t *tool) requester(ctx context.Context) (context.Context, *otlp.Exporter) {
+	ctx = trace.Parse(os.Getenv("TRACEPARENT"), os.Getenv("TRACESTATE")).In(ctx)
+	exporter, err := otlp.Open(ctx, readBuild().short(), slog.New(slog.DiscardHandler))
+	if err != nil {
+		fmt.Fprintf(t.stderr, "lockstep: no span is exported: %v\n", err)
+	}
+	return ctx, exporter
+}
+
 // enqueue records a run, pushes its delivery, prints it and, if asked to, waits for its end.
-func (t *tool) enqueue(ctx context.Context, conn *connection, request ledger.Request, a asked) error {
+func (t *tool) enqueue(ctx context.Context, conn *connection, request ledger.Request, a asked, tracer *trace.Tracer) error {
 	operator := t.operator(conn)
+	operator.Tracer = tracer
 	ask, by := operator.Enqueue, admin.Actor{Who: whoAmI()}
 	if request.Trigger == ledger.TriggerHand {
 		ask = operator.RunJob
@@ -232,7 +255,7 @@ func refusedRequest(err error) error {
 
 // produce sends a task that asks for a run, for a user that may write only to queues. A worker
 // adopts the task as a run.
-func (t *tool) produce(cmd *cobra.Command, conn *connection, name string, request ledger.Request, a asked) error {
+func (t *tool) produce(cmd *cobra.Command, conn *connection, name string, request ledger.Request, a asked, tracer *trace.Tracer) error {
 	switch {
 	case a.wait:
 		return refuse("--wait reads the ledger, which a user that may only enqueue cannot; use another user, or leave out --wait")
@@ -263,10 +286,13 @@ func (t *tool) produce(cmd *cobra.Command, conn *connection, name string, reques
 		at = time.Now().Add(request.In)
 	}
 	run := jobs.RequestRunID(name, ledger.AdoptedName(a.queue, request.ID))
-	sent, err := conn.queue.Send(cmd.Context(), a.queue, name, request.ID, request.Args, at)
+	ctx, publication := tracer.Enqueue(cmd.Context(), trace.Run{ID: string(run), Job: name, Queue: a.queue, Trigger: string(request.Trigger)})
+	sent, err := conn.queue.Send(ctx, a.queue, name, request.ID, request.Args, at)
 	if err != nil {
+		publication.Failed(err)
 		return err
 	}
+	publication.Recorded(string(run), !sent)
 	if !sent {
 		fmt.Fprintf(t.stderr, "lockstep: run %s was already requested; nothing was changed\n", run)
 	}

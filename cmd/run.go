@@ -169,6 +169,7 @@ func (t *tool) showRun(r *admin.Run, now time.Time) error {
 		{"job", r.Job},
 		{"trigger", string(r.Trigger)},
 		{"made from", string(r.Parent)},
+		{"trace", string(r.TraceID)},
 		{"tick", r.Tick.String()},
 		{"state", t.state(string(r.State))},
 		{"reason", string(r.Reason)},

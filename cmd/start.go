@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"lockstep/cmd/internal/asguard"
+	"lockstep/cmd/internal/otlp"
 	"lockstep/configs"
 	"lockstep/jobs"
 	"lockstep/jobs/command"
@@ -119,6 +120,16 @@ func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry,
 	}
 	warnOfHandlers(ctx, config.Jobs, handlers, log)
 
+	exporter, err := otlp.Open(ctx, readBuild().short(), log)
+	if err != nil {
+		return exit(exitConfig, err)
+	}
+	// After the drain; it takes a moment, and with a receiver that hangs at most otlp.CloseLimit.
+	defer exporter.Close(context.WithoutCancel(ctx))
+	if exporter != nil {
+		log.InfoContext(ctx, "spans are exported", "endpoint", otlp.Endpoint(os.Getenv))
+	}
+	exporter.Share()
 	group, running := errgroup.WithContext(ctx)
 	settings := config.Settings
 	signIn, err := newSignIn(settings.Admin, log)
@@ -171,6 +182,7 @@ func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry,
 		return err
 	}
 	metrics := web.NewMetrics(options.Version, options.Concurrency, settings.Metrics.Jobs)
+	exporter.OnLost(metrics.SpansLost)
 	client := notifyClient()
 	defer client.Close()
 	pinger := notify.NewPinger(client, log)
@@ -182,6 +194,7 @@ func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry,
 	rdb.AddHook(metrics.Hook()) // of the queues and the page
 	options.OnRepeated, conn.pusher.OnLeft = metrics.Repeated, metrics.Left
 	options.Admin, options.Pass = listener.Addr().String(), rand.Text()
+	options.Tracer = exporter.Tracer()
 	if config.Settings.Redis.URL != configs.Embedded {
 		options.OnSession = parent.session
 	}
@@ -210,6 +223,7 @@ func start(ctx context.Context, config *configs.Config, handlers *jobs.Registry,
 	operator := admin.NewOperator(conn.ledger, conn.queue, conn.pusher.Push, w.Deliver, func(err error) {
 		log.WarnContext(ctx, "could not push a delivery, the sweep will repeat it", "error", err)
 	})
+	operator.Tracer = exporter.Tracer()
 	server, err := web.New(web.Options{
 		Reader: conn.reader, Operator: operator, SignIn: signIn, BasePath: settings.Admin.BasePath, ReadOnly: settings.Admin.ReadOnly, Hosts: settings.Admin.Hosts, Pass: options.Pass, Unready: w.Unready, Worker: func() string { return string(w.ID()) }, Logger: log,
 		Config: reloads.status.Load, Reload: func(ctx context.Context) error { return reloads.announced(ctx, "a request") }, Check: reloads.check,

@@ -74,6 +74,8 @@ Otherwise, lock exec exits with the code of its command: 128+n if signal n ended
   LOCKSTEP_HOLD            for lock exec: the hold that it runs under, see below; it requests only what that does not have
   LOCKSTEP_RUN_ID          for enqueue and job run: the run that asks, see below; it becomes the parent of the new run
   NO_COLOR                 if it is not empty, output has no colors
+  TRACEPARENT, TRACESTATE  for enqueue and job run: the W3C trace context of the request, which the run keeps
+  OTEL_*                   for workers, enqueue and job run: the export of spans, see below
 
 A command job inherits the variables of its worker that worker.env names (by default PATH, HOME, USER, LOGNAME, SHELL,
 LANG, LANGUAGE, LC_*, TZ, TMPDIR, HOSTNAME, SSL_CERT_FILE, SSL_CERT_DIR), but never REDIS_URL or a setting. The env of the
@@ -90,9 +92,29 @@ job is added to these. The command also gets:
   LOCKSTEP_LOCKS           the names of the locks that are held, as a JSON array
   LOCKSTEP_HOLD            the ID of the hold; for a lock exec inside another one, all IDs, the innermost first
   LOCKSTEP_WORKER          the ID of the worker
-  TRACEPARENT              the W3C trace context
+  TRACEPARENT, TRACESTATE  the W3C trace context: the span of this command, or what the requester of the run gave if no
+                           spans are exported; missing without either
 
-The command of lock exec gets LOCKSTEP_TOKEN, LOCKSTEP_LOCKS, LOCKSTEP_HOLD and LOCKSTEP_WORKER.`,
+The command of lock exec gets LOCKSTEP_TOKEN, LOCKSTEP_LOCKS, LOCKSTEP_HOLD and LOCKSTEP_WORKER.
+
+Spans are exported by OTLP if one of the first three is set. The variables are those of OpenTelemetry, and an empty one
+is unset. A worker with a wrong value does not start; enqueue and job run warn, and export nothing.
+
+  OTEL_EXPORTER_OTLP_ENDPOINT         the URL of the receiver: http://collector:4318 adds /v1/traces to it
+  OTEL_EXPORTER_OTLP_TRACES_ENDPOINT  the same, taken as it is
+  OTEL_TRACES_EXPORTER                otlp (at http://localhost:4318 if no endpoint is set) or none
+  OTEL_EXPORTER_OTLP_PROTOCOL         http/protobuf (default), http/json or grpc
+  OTEL_EXPORTER_OTLP_HEADERS          key=value,key=value for each request; also _TIMEOUT (ms), _COMPRESSION (gzip),
+                                      _CERTIFICATE, _CLIENT_CERTIFICATE, _CLIENT_KEY and _INSECURE, and each of them
+                                      as OTEL_EXPORTER_OTLP_TRACES_...
+  OTEL_SDK_DISABLED                   true: export nothing
+  OTEL_SERVICE_NAME                   the name of the service (default: lockstep)
+  OTEL_RESOURCE_ATTRIBUTES            key=value,key=value about this process
+  OTEL_TRACES_SAMPLER                 parentbased_always_on (default), always_on, always_off, traceidratio,
+                                      parentbased_always_off or parentbased_traceidratio
+  OTEL_TRACES_SAMPLER_ARG             the ratio, from 0 to 1; the same for all workers
+  OTEL_BSP_MAX_QUEUE_SIZE             how many spans may wait for the receiver (default: 2048); more are dropped
+  OTEL_BSP_SCHEDULE_DELAY             ms between two batches (default: 5000)`,
 		},
 		{
 			Use:   "states",

@@ -84,10 +84,12 @@ func (r *Record) Traced() trace.Run {
 	if r.Tick.IsZero() { // an id may name another run later
 		key += fmt.Sprint(r.Created.UnixMilli())
 	}
+	again := ""
 	if !r.Started.IsZero() && r.DueSince.After(r.Started) {
-		key += fmt.Sprint("\x00", r.DueSince.UnixMilli())
+		again = fmt.Sprint(r.DueSince.UnixMilli())
 	}
-	return trace.Run{ID: string(r.ID), Job: r.Job, Queue: r.Queue, Trigger: string(r.Trigger), Tick: r.Tick, Created: r.Created, Key: key, Kept: r.Trace}
+	return trace.Run{ID: string(r.ID), Job: r.Job, Queue: r.Queue, Trigger: string(r.Trigger), Tick: r.Tick, Created: r.Created,
+		Key: key, Again: again, Kept: r.Trace}
 }
 
 // storedTrace returns a trace context as the end of [storedRun].By.

@@ -49,7 +49,7 @@ func TestARunKeepsTheTraceContextOfItsRequest(t *testing.T) {
 		if record.Parent != "" || record.By != "" {
 			f.Errorf("its parent is %q, and %q decided its tick, want none", record.Parent, record.By)
 		}
-		key := record.Traced().Key
+		before := record.Traced()
 		f.nextMillisecond()
 		due, err := f.reopen(run.Run, time.Time{}, false)
 		if err != nil {
@@ -57,8 +57,8 @@ func TestARunKeepsTheTraceContextOfItsRequest(t *testing.T) {
 		}
 		c := f.claim(w, due[0], ledger.ClaimGranted)
 		f.wantTrace("when it is run again", c.Record.Trace, requester)
-		if got := c.Record.Traced().Key; got == key {
-			f.Error("when it is run again, its span is the same")
+		if got := c.Record.Traced(); got.Key != before.Key || got.Again == before.Again {
+			f.Errorf("when it is run again, its span follows from %q, %q, want another span in the same trace as %q, %q", got.Key, got.Again, before.Key, before.Again)
 		}
 		f.finish(c, ledger.OutcomeSuccess, ledger.FinishRecorded)
 		f.wantTrace("after its success", f.find(run.Run).Trace, requester)

@@ -31,9 +31,9 @@ type Run struct {
 	Tick    time.Time // zero without one
 	Created time.Time
 
-	// Key distinguishes the run from every other one, also from an earlier run with the same ID,
-	// and from itself before it was retried by hand.
-	Key string
+	// Key distinguishes the run from every other one, also from an earlier run with the same ID.
+	// Again distinguishes it from itself before it was run again by hand; else it is empty.
+	Key, Again string
 
 	// Kept is the context of the request, which the ledger keeps with the run. None for the run of
 	// a tick, and if the requester gave none.
@@ -70,7 +70,7 @@ func (t *Tracer) run(ctx context.Context, run Run, began time.Time) (context.Con
 	if run.Kept.Parent == "" { // a root, whatever the caller does
 		ctx = trace.ContextWithSpanContext(ctx, trace.SpanContext{})
 	}
-	chosen := derived("run", run.Key)
+	chosen := ids{derived("run", run.Key).trace, derived("run"+run.Again, run.Key).span}
 	_, span := t.tracer.Start(context.WithValue(ctx, idsKey{}, chosen), "run "+run.Job,
 		trace.WithTimestamp(began), trace.WithAttributes(run.attributes()...))
 	// not the ctx with the IDs, which its children must not have

@@ -68,7 +68,7 @@ func (r *receiver) one(run jobs.RunID, name string) tracetest.SpanStub {
 func value(span tracetest.SpanStub, key string) string {
 	for _, a := range span.Attributes {
 		if string(a.Key) == key {
-			return a.Value.Emit()
+			return a.Value.String()
 		}
 	}
 	return ""
