@@ -319,6 +319,10 @@ func TestNoRunBeginsWithoutItsDefinition(t *testing.T) {
 				f.wantState(due.Run, ledger.StateFailed)
 			}
 		}
+		// The history keeps the damaged ones.
+		if err := f.rdb.Del(f.Context(), f.key("defs"), f.key("made:j")).Err(); err != nil {
+			t.Fatal(err)
+		}
 		f.wantNothingLeft()
 	})
 }

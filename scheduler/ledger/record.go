@@ -342,8 +342,8 @@ func decodeFinal(id jobs.RunID, text string) (*Record, error) {
 		final.Log = plainLog(&f, session)
 	}
 	record, _, err := f.decode(id, final.Log, final.Args)
-	if err == nil {
-		record.Made = f.Holder
+	if err == nil && len(f.Holder) == madeLength && !strings.Contains(f.Holder, ".") {
+		record.Made = f.Holder // records of earlier builds have a hold there
 	}
 	return record, err
 }
