@@ -16,7 +16,7 @@ import (
 )
 
 // prometheus is a Prometheus of its own that scrapes the workers of a fleet every second, with the
-// rules in configs/deploy. Their alerts do not wait.
+// rules in configs/deploy. Their alerts do not wait (for), and a test may replace their thresholds.
 type prometheus struct {
 	t       *testing.T
 	fleet   *fleet
@@ -25,8 +25,9 @@ type prometheus struct {
 	seen    []string // these, also those of workers that have died
 }
 
-// startPrometheus starts one. Without the program, the test skips.
-func startPrometheus(t *testing.T, f *fleet) *prometheus {
+// startPrometheus starts one. Each pair of thresholds, an old one and a new one, replaces a text of
+// the rules. Without the program, the test skips.
+func startPrometheus(t *testing.T, f *fleet, thresholds ...string) *prometheus {
 	t.Helper()
 	program, err := exec.LookPath("prometheus")
 	if err != nil {
@@ -35,12 +36,17 @@ func startPrometheus(t *testing.T, f *fleet) *prometheus {
 		}
 		t.Skip("prometheus is not installed (Debian, Ubuntu: the package prometheus)")
 	}
-	rules, err := os.ReadFile("../configs/deploy/rules.yml")
-	must(t, err)
+	rules := alertRules(t)
+	for i := 0; i < len(thresholds); i += 2 {
+		if !strings.Contains(rules, thresholds[i]) {
+			t.Errorf("no rule has %q", thresholds[i])
+		}
+		rules = strings.ReplaceAll(rules, thresholds[i], thresholds[i+1])
+	}
 	dir := t.TempDir()
 	p := &prometheus{t: t, fleet: f, targets: filepath.Join(dir, "targets.json")}
 	p.discover()
-	write(t, filepath.Join(dir, "rules.yml"), regexp.MustCompile(`(?m)^ +for: .*\n`).ReplaceAllString(string(rules), ""))
+	write(t, filepath.Join(dir, "rules.yml"), regexp.MustCompile(`(?m)^ +for: .*\n`).ReplaceAllString(rules, ""))
 	config := filepath.Join(dir, "prometheus.yml")
 	write(t, config, fmt.Sprintf(`
 global: {scrape_interval: 1s, evaluation_interval: 1s}
@@ -62,6 +68,14 @@ scrape_configs:
 	return p
 }
 
+// alertRules returns the rules as they are delivered.
+func alertRules(t *testing.T) string {
+	t.Helper()
+	rules, err := os.ReadFile("../configs/deploy/rules.yml")
+	must(t, err)
+	return string(rules)
+}
+
 // discover adds the workers that serve metrics now to the scraped ones.
 func (p *prometheus) discover() {
 	p.t.Helper()
@@ -76,9 +90,24 @@ func (p *prometheus) discover() {
 	must(p.t, os.Rename(p.targets+".new", p.targets))
 }
 
-// query returns the values of a query. An error of Prometheus ends the test; while it starts, there
-// is no value.
+// seriesValue is one result of a query.
+type seriesValue struct {
+	Metric map[string]string
+	Value  [2]any
+}
+
+// query returns the values of a query.
 func (p *prometheus) query(expr string) (values []string) {
+	p.t.Helper()
+	for _, one := range p.samples(expr) {
+		values = append(values, fmt.Sprint(one.Value[1]))
+	}
+	return values
+}
+
+// samples returns the results of a query. An error of Prometheus ends the test; while it starts,
+// there is none.
+func (p *prometheus) samples(expr string) []seriesValue {
 	p.t.Helper()
 	response, err := http.Get("http://" + p.address + "/api/v1/query?query=" + url.QueryEscape(expr))
 	if err != nil {
@@ -87,9 +116,7 @@ func (p *prometheus) query(expr string) (values []string) {
 	defer response.Body.Close()
 	var reply struct {
 		Status, Error string
-		Data          struct {
-			Result []struct{ Value [2]any }
-		}
+		Data          struct{ Result []seriesValue }
 	}
 	if response.StatusCode == http.StatusServiceUnavailable {
 		return nil
@@ -97,10 +124,7 @@ func (p *prometheus) query(expr string) (values []string) {
 	if err := json.NewDecoder(response.Body).Decode(&reply); err != nil || reply.Status != "success" {
 		p.t.Fatalf("%s: %s, %v", expr, reply.Error, err)
 	}
-	for _, one := range reply.Data.Result {
-		values = append(values, fmt.Sprint(one.Value[1]))
-	}
-	return values
+	return reply.Data.Result
 }
 
 // wait waits until a query has exactly this one value.
@@ -186,9 +210,7 @@ func TestPrometheusSeesARunThatIsLostWithItsWorker(t *testing.T) {
 // TestRunbooksNameCommandsThatExist reads them from the alerts.
 func TestRunbooksNameCommandsThatExist(t *testing.T) {
 	t.Parallel()
-	rules, err := os.ReadFile("../configs/deploy/rules.yml")
-	must(t, err)
-	text := regexp.MustCompile(`{{[^}]*}}`).ReplaceAllString(strings.Join(strings.Fields(string(rules)), " "), "x")
+	text := regexp.MustCompile(`{{[^}]*}}`).ReplaceAllString(strings.Join(strings.Fields(alertRules(t)), " "), "x")
 	commands := regexp.MustCompile("`lockstep ([^`]*)`").FindAllStringSubmatch(text, -1)
 	if len(commands) < 20 {
 		t.Errorf("%d commands are found", len(commands))
