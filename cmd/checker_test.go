@@ -120,6 +120,8 @@ type loss struct {
 	at    time.Time
 	runs  []runJSON
 	ticks map[string][]tickJSON
+
+	waiting map[string]bool // the ids of messages that waited to be sent
 }
 
 // lostRequest reports whether a request that was answered at a given time may be lost: no worker

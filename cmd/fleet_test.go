@@ -76,6 +76,8 @@ type fleet struct {
 	effects string
 	server  *redistest.Server
 	workers []*process
+
+	settings string // more lines of the config
 }
 
 // newFleet makes a fleet without workers yet. It has its own Redis with these lines of
@@ -121,7 +123,7 @@ func (f *fleet) text(jobs []spec) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "worker: {drain_timeout: 20s, queues: {%s}}\n", strings.Join(queues, ", "))
 	b.WriteString("defaults: {on_missed: all, max_queued: 1000, max_crashes: 1000, history: {runs: 1000000}, retry: {max: 0}}\n")
-	b.WriteString("permits: {gate: {limit: 2}}\njobs:\n")
+	b.WriteString("permits: {gate: {limit: 2}}\n" + f.settings + "jobs:\n")
 	for _, job := range jobs {
 		definition := slices.DeleteFunc([]string{job.now(), job.more}, func(s string) bool { return s == "" })
 		if job.queue != "" {

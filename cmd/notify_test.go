@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math/rand/v2"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -20,9 +22,10 @@ import (
 
 // receiver is a webhook that keeps what it gets. It refuses requests without a valid signature.
 type receiver struct {
-	t   *testing.T
-	url string
-	key string // the file with its key
+	t      *testing.T
+	url    string
+	key    string // the file with its key
+	server *httptest.Server
 
 	mu       sync.Mutex
 	requests []string            // the bodies of those that it accepted, in order
@@ -30,16 +33,48 @@ type receiver struct {
 	refuse   func(n int) (r int) // the status of the n-th request; 0: it is accepted
 	n        int
 	hold     chan struct{} // while it is not closed, accepted requests get no reply; nil: they do
-	got      chan string   // the bodies of requests that get no reply yet
+	got      chan string   // the bodies of the first requests that get no reply yet
 }
 
 func newReceiver(t *testing.T) *receiver {
 	t.Helper()
 	r := &receiver{t: t, key: writeFile(t, "key", "the key of the hook\n"), events: make(map[string]int), got: make(chan string, 10)}
-	server := httptest.NewServer(r)
-	t.Cleanup(server.Close)
-	r.url = server.URL
+	r.listen("127.0.0.1:0")
+	t.Cleanup(func() { r.server.Close() })
 	return r
+}
+
+// listen makes the receiver serve at an address. A receiver that was closed may return to its own.
+func (r *receiver) listen(address string) {
+	r.t.Helper()
+	listener, err := new(net.ListenConfig).Listen(r.t.Context(), "tcp", address)
+	must(r.t, err)
+	r.server = httptest.NewUnstartedServer(r)
+	must(r.t, r.server.Listener.Close())
+	r.server.Listener = listener
+	r.server.Start()
+	r.url = r.server.URL
+}
+
+// refuseAll sets the status of all further replies; 0: requests are accepted.
+func (r *receiver) refuseAll(status int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.refuse = func(int) int { return status }
+}
+
+// hang makes accepted requests get no reply until the returned function is called.
+func (r *receiver) hang() (over func()) {
+	hold := make(chan struct{})
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.hold = hold
+	return sync.OnceFunc(func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		close(hold)
+		r.hold = nil
+	})
 }
 
 func (r *receiver) ServeHTTP(w http.ResponseWriter, request *http.Request) {
@@ -80,8 +115,14 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 		return
 	}
 	if hold != nil {
-		r.got <- string(body)
-		<-hold
+		select {
+		case r.got <- string(body):
+		default:
+		}
+		select {
+		case <-hold:
+		case <-request.Context().Done():
+		}
 	}
 }
 
@@ -99,7 +140,7 @@ func (r *receiver) ids() (ids []string) {
 // ends returns what the ends of the failed runs of a job are called.
 func (f *fleet) ends(conn *connection, job string) (ids []string) {
 	f.t.Helper()
-	records, err := conn.ledger.History(f.t.Context(), job, 1000)
+	records, err := conn.ledger.History(f.t.Context(), job, 0)
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -114,7 +155,7 @@ func (f *fleet) ends(conn *connection, job string) (ids []string) {
 
 // TestFaultWorkersAreKilledWhileRunsFail kills workers at random while a run fails every second,
 // and while their webhook refuses every third request. In the end it has got exactly the ends that
-// are in the ledger.
+// are in the ledger. `make soak FOR=5m RUN=TestFaultWorkersAreKilledWhileRunsFail` takes longer.
 func TestFaultWorkersAreKilledWhileRunsFail(t *testing.T) {
 	t.Parallel()
 	hook := newReceiver(t)
@@ -126,15 +167,23 @@ func TestFaultWorkersAreKilledWhileRunsFail(t *testing.T) {
 	}
 	f, _ := newPack(t, fmt.Sprintf(`
 notify: {hook: {webhook: "%s", secret_file: %s, on: [failed, lost]}}
-defaults: {notify: [hook], retry: {max: 0}, max_crashes: 1000}
+defaults: {notify: [hook], retry: {max: 0}, max_crashes: 1000, history: {runs: 100000}}
 jobs: {fails: {every: 1s, command: ["false"]}}
 `, hook.url, hook.key))
 	f.startAll(3)
 	conn, kills := f.connection(), 0
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); kills++ {
+	total, seed := soakTime(t)
+	random := rand.New(rand.NewPCG(seed, 6))
+	for end := time.Now().Add(max(total, 20*time.Second)); time.Now().Before(end); kills++ {
 		before := len(f.ends(conn, "fails"))
 		eventually(t, time.Minute, "three more runs have failed", func() bool { return len(f.ends(conn, "fails")) >= before+3 })
-		f.workers[kills%len(f.workers)].killChild()
+		i := random.IntN(len(f.workers))
+		if kills%4 < 3 {
+			f.workers[i].killChild()
+		} else { // its parent as well
+			f.workers[i].killAll()
+			f.workers[i] = launch(t, f.env, "start")
+		}
 		f.settled()
 	}
 	if _, stderr, code := runTool(t, f.env, "job", "pause", "fails", "--reason", "enough"); code != 0 {
@@ -149,7 +198,7 @@ jobs: {fails: {every: 1s, command: ["false"]}}
 	if got := hook.ids(); !slices.Equal(got, want) || len(want) < 6 {
 		t.Errorf("the webhook got %q, and in the ledger are %q", got, want)
 	}
-	t.Logf("%d ends in %d requests, %d kills", len(want), len(hook.requests), kills)
+	t.Logf("seed %d: %d ends in %d requests, %d kills", seed, len(want), len(hook.requests), kills)
 	f.drain()
 }
 
@@ -157,7 +206,7 @@ jobs: {fails: {every: 1s, command: ["false"]}}
 func TestFaultSenderIsKilledBeforeItRecords(t *testing.T) {
 	t.Parallel()
 	hook := newReceiver(t)
-	hook.hold = make(chan struct{})
+	over := hook.hang()
 	f, _ := newPack(t, fmt.Sprintf(`
 notify: {hook: {webhook: "%s", secret_file: %s}}
 jobs: {fails: {notify: [hook], retry: {max: 0}, command: ["false"]}}
@@ -167,10 +216,7 @@ jobs: {fails: {notify: [hook], retry: {max: 0}, command: ["false"]}}
 	f.await(f.enqueue("fails", "1"), "failed")
 	first := <-hook.got
 	f.workers[0].killChild()
-	hook.mu.Lock()
-	close(hook.hold)
-	hook.hold = nil
-	hook.mu.Unlock()
+	over()
 	eventually(t, 2*time.Minute, "the webhook has got it again", func() bool {
 		hook.mu.Lock()
 		defer hook.mu.Unlock()

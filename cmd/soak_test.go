@@ -27,7 +27,7 @@ import (
 // A soak is a fleet under random faults, for as long as you like: `make soak FOR=10m`. A plan that
 // is drawn from a seed says which faults happen when. The checker then finds in ledger and effects
 // whether the promise held. soakload_test.go has the work that a soak does beside its ticks,
-// soakwatch_test.go what it observes meanwhile.
+// soaknotes_test.go a webhook with messages about it, soakwatch_test.go what it observes meanwhile.
 
 // kind is what goes wrong.
 type kind string
@@ -177,6 +177,8 @@ func plan(seed uint64, total, lease time.Duration, slots int) []fault {
 	}
 	random = rand.New(rand.NewPCG(seed, 4)) // of its own, so that the others do not depend on it
 	faults = append(faults, fault{at: between(total/8, total/3), kind: backlogDue})
+	random = rand.New(rand.NewPCG(seed, 5))
+	faults = append(faults, hookFaults(total, random, between)...)
 	slices.SortStableFunc(faults, func(a, b fault) int { return int(a.at - b.at) })
 	return faults
 }
@@ -200,6 +202,11 @@ func TestPlanIsDrawnFromItsSeed(t *testing.T) {
 			t.Errorf("%d times %q in ten minutes, want more", count[kind], kind)
 		}
 	}
+	for _, kind := range hookKinds {
+		if count[kind] < 3 {
+			t.Errorf("%d times %q in ten minutes, want more", count[kind], kind)
+		}
+	}
 	if count[backlogDue] != 1 {
 		t.Errorf("%d times %q, want once", count[backlogDue], backlogDue)
 	}
@@ -207,7 +214,7 @@ func TestPlanIsDrawnFromItsSeed(t *testing.T) {
 	for _, f := range plan(soakSeed, soakDefault, 2*time.Second, fleetSize+1) {
 		short = append(short, f.kind)
 	}
-	for _, kind := range []kind{backlogDue, specialistAway} {
+	for _, kind := range append([]kind{backlogDue, specialistAway}, hookKinds...) {
 		if !slices.Contains(short, kind) {
 			t.Errorf("the tests have %v, want %q, too", short, kind)
 		}
@@ -267,6 +274,7 @@ type soak struct {
 	looked    time.Time    // at the append-only file
 	history   *history     // nil until it was read
 	backlog   backlog
+	notes     notes
 	watch     watch
 	resources resources
 }
@@ -298,16 +306,17 @@ func (s *soak) soakJobs() []spec {
 		{name: "pair", trigger: "every: 2s", work: "sleep 2.5", more: "overlap: queue, concurrency: 2", modes: map[string]int{"job:pair": 2}},
 		{name: "gate-one", trigger: "every: 3s", work: "sleep 1", more: "overlap: allow, lock: {permits: {gate: 1}}", modes: map[string]int{"gate": 2}},
 		{name: "gate-two", trigger: "every: 4s", work: "sleep 1", more: "overlap: allow, lock: {permits: {gate: 1}}", modes: map[string]int{"gate": 2}},
-		{name: "once", trigger: "every: 3s", work: "sleep 1.5", more: "overlap: queue, on_crash: abandon", abandon: true, ends: []string{"lost"}},
-		{name: "fragile", trigger: "every: 3s", work: "sleep 1.5", more: "overlap: queue, max_crashes: 2", crashes: 2, ends: []string{"failed"}},
+		{name: "once", trigger: "every: 3s", work: "sleep 1.5", more: "overlap: queue, on_crash: abandon, notify: [hook]", abandon: true, ends: []string{"lost"}},
+		{name: "fragile", trigger: "every: 3s", work: "sleep 1.5", more: "overlap: queue, max_crashes: 2, notify: [hook]", crashes: 2, ends: []string{"failed"}},
 		{
 			name: "flaky", trigger: "every: 5s", work: "[ $LOCKSTEP_ATTEMPT -ge 3 ] || exit 1",
 			more: "overlap: queue, retry: {max: 2, backoff: fixed, initial: 200ms}", retries: 2,
 		},
 		{
-			name: "broken", trigger: "every: 6s", work: "exit 1", more: "overlap: queue, retry: {max: 1, backoff: fixed, initial: 200ms}", retries: 1,
-			ends: []string{"failed"},
+			name: "broken", trigger: "every: 6s", work: "exit 1", retries: 1, ends: []string{"failed", "skipped"},
+			more: "overlap: queue, retry: {max: 1, backoff: fixed, initial: 200ms}, notify: [hook]",
 		},
+		{name: "alarm", trigger: "every: 1s", work: "exit 1", more: "overlap: queue, notify: [hook]", ends: []string{"failed", "skipped"}},
 		{name: "settle", work: "sleep 0.2", more: `lock: {exclusive: ["bill:{bills[*]}"], shared: [rates]}, args: {bills: []}`, modes: map[string]int{"rates": readers}},
 		{name: "changing", trigger: changing[0], work: "sleep 0.1", more: fmt.Sprintf("overlap: queue, description: generation %d", s.generation), turns: s.turns},
 		{name: "canaried", trigger: canaryTriggers[0], work: "sleep 0.1", more: "overlap: queue", turns: s.visits},
@@ -354,6 +363,9 @@ func newSoak(t *testing.T, seed uint64) *soak {
 	s := &soak{lease: 2 * time.Second, grace: 6 * time.Second, count: make(map[kind]int)}
 	// An append-only file that Redis has rewritten has no past to go back to.
 	s.fleet = newFleet(t, []string{"appendonly yes", "appendfsync always", "auto-aof-rewrite-percentage 0"}, s.soakJobs(), shortLease, "LOCKSTEP_LOCKS__GRACE="+s.grace.String(), "LOCKSTEP_WORKER__DRAIN_TIMEOUT=1500ms")
+	s.notes = newNotes(t)
+	s.settings = s.notes.config()
+	s.configure(s.soakJobs())
 	s.conn = s.connection()
 	t.Cleanup(s.keep)
 	random := rand.New(rand.NewPCG(seed, 2))
@@ -594,6 +606,8 @@ func (s *soak) begin(f fault) bool {
 		one.away = true
 	case backlogDue:
 		s.backlog.start(s)
+	case hookFailed, hookHung, hookClosed:
+		s.notes.begin(f.kind)
 	case reloaded:
 		if !s.settledTriggers() {
 			return false
@@ -653,7 +667,7 @@ func (s *soak) well() bool {
 func (s *soak) lose(lost loss, how func() error) {
 	s.t.Helper()
 	h := s.read(time.Time{}, time.Time{})
-	lost.runs, lost.ticks = h.runs, h.ticks
+	lost.runs, lost.ticks, lost.waiting = h.runs, h.ticks, s.waiting()
 	if err := how(); err != nil {
 		s.t.Fatal(err)
 	}
@@ -688,6 +702,8 @@ func (s *soak) end(f fault) {
 		s.launch(one)
 	case cutOff, badNetwork:
 		one.proxy.Set(redistest.Faults{})
+	case hookFailed, hookHung, hookClosed:
+		s.notes.over()
 	case redisKilled:
 		if err := s.server.Restart(s.t.Context()); err != nil {
 			s.t.Fatal(err)
@@ -764,6 +780,7 @@ func (s *soak) heal() {
 	if s.generation%2 == 1 {
 		s.reload() // the job that comes and goes is there at the end
 	}
+	s.quiet()
 	conn := s.connection()
 	s.eventually(2*time.Minute, "the definition that a canary brought has given way", func() bool {
 		s.tend()
@@ -892,6 +909,7 @@ func (s *soak) keep() {
 		write(s.t, filepath.Join(folder, fmt.Sprintf("worker-%03d", i)), p.stderr.String())
 	}
 	write(s.t, filepath.Join(folder, "effects"), string(text))
+	write(s.t, filepath.Join(folder, "events"), strings.Join(s.notes.hook.ids(), "\n"))
 	s.t.Logf("ledger, effects and what the workers said are kept in %s", folder)
 }
 
@@ -949,6 +967,7 @@ func TestPromiseHoldsUnderRandomFaults(t *testing.T) {
 	stop()
 	requests.Wait()
 	s.heal()
+	s.awaitNotes()
 	stopWatch()
 	watcher.Wait()
 	to := time.Now()
@@ -985,6 +1004,7 @@ func TestPromiseHoldsUnderRandomFaults(t *testing.T) {
 	s.checkReturns(all)
 	s.checkOutages()
 	s.backlog.check(s)
+	s.checkNotes(h)
 	s.watch.check(s)
 	s.resources.check(t)
 }
