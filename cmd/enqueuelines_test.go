@@ -30,8 +30,8 @@ func lineFeed(t *testing.T, env []string, config string) (p *process, feed *os.F
 	return p, feed
 }
 
-// TestAFileOfRequestsIsContinued: by the same command, after an interruption, and through the loss of
-// replies. Lines are recorded when they have come, and none twice.
+// TestAFileOfRequestsIsContinued: by the same command, after an interruption, and through the loss
+// of replies. Lines are recorded when they have come, and none twice.
 func TestAFileOfRequestsIsContinued(t *testing.T) {
 	t.Parallel()
 	server := redistest.New(t, redistest.Options{})

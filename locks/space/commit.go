@@ -17,7 +17,7 @@ type Commit[T any] struct {
 	Send    func(context.Context, []T) // makes one attempt, and answers these calls
 	Spawn   func(func()) bool          // starts a goroutine, unless its owner is closed
 	Refuse  func([]T)                  // answers calls for which Spawn has started none
-	Once    bool                       // a goroutine makes one attempt, and Spawn starts the next one
+	Once    bool                       // a goroutine makes one attempt, and Spawn the next one
 
 	mu       sync.Mutex
 	inFlight int // attempts; guarded by mu

@@ -447,8 +447,8 @@ func (o *Operator) enqueue(ctx context.Context, request ledger.Request, act ledg
 	return enqueued, nil
 }
 
-// EnqueueAll asks for many runs, see [ledger.Ledger.EnqueueAll]. The audit has one entry for them. of
-// names the whole that the list is a part of, for one entry of all its parts; "" for none.
+// EnqueueAll asks for many runs, see [ledger.Ledger.EnqueueAll]. The audit has one entry for them.
+// of names the whole that the list is a part of, for one entry of all its parts; "" for none.
 func (o *Operator) EnqueueAll(ctx context.Context, list ledger.List, of string, by Actor) ([]ledger.Replied, error) {
 	if len(list.Items) > ledger.MaxRequests { // its items may be incomplete
 		return o.ledger.EnqueueAll(ctx, list)

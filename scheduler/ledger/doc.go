@@ -90,8 +90,8 @@
 // both paths on random ledgers and compares the results, and every change of one must be made in
 // the other.
 //
-// Requests are many, too. One request alone has a fast path. Requests that come while another one of
-// their process is under way are recorded together, and so is a list ([Ledger.EnqueueAll]), by a
+// Requests are many, too. One request alone has a fast path. Requests that come while another one
+// of their process is under way are recorded together, and so is a list ([Ledger.EnqueueAll]), by a
 // script that makes each call of Redis once for all of them. It has no second path: a test runs the
 // script for one request instead, for each of them, and compares the results.
 //
@@ -121,13 +121,13 @@
 //
 // # Lists of requests
 //
-// A list is recorded by as many scripts as its length and its bytes need, or by one if it is atomic:
-// all of its runs, or none. A request gets its id before it is first sent. So a list may be sent
-// again after a lost reply, a failover or the death of its sender: the runs that were recorded exist
-// already, and the others are recorded. The replies say which.
+// A list is recorded by as many scripts as its length and its bytes need, or by one if it is
+// atomic: all of its runs, or none. A request gets its id before it is first sent. So a list may be
+// sent again after a lost reply, a failover or the death of its sender: the runs that were recorded
+// exist already, and the others are recorded. The replies say which.
 //
-//   - A request that cannot be recorded does not affect the others: most are refused before anything
-//     is sent, and when Redis refuses a script, each of its requests is sent alone.
+//   - A request that cannot be recorded does not affect the others: most are refused before
+//     anything is sent, and when Redis refuses a script, each of its requests is sent alone.
 //   - A script that gets no reply may have been executed. The requests behind it are not sent, so
 //     what was recorded is the beginning of the list.
 //   - The audit has one entry for a list, which counts the runs that are new.

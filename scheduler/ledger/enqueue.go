@@ -66,8 +66,8 @@ type Enqueued struct {
 // run keeps the trace context of the span that ctx has, if any.
 //
 // While one request of this process is under way, others are collected, and recorded together: the
-// server needs less time for each of them. If ctx ends meanwhile, Enqueue returns its error, and the
-// request is not sent.
+// server needs less time for each of them. If ctx ends meanwhile, Enqueue returns its error, and
+// the request is not sent.
 func (l *Ledger) Enqueue(ctx context.Context, request Request) (*Enqueued, error) {
 	w, err := l.prepare(ctx, &request, nil)
 	if err != nil {

@@ -55,9 +55,9 @@ func (e *RequestError) Unwrap() error { return e.Err }
 
 // EnqueueAll records many requested runs with few scripts. The replies are in the order of the
 // requests. It refuses a list that is too long, and an atomic one with a request that cannot be
-// recorded; the error is a [*RequestError]. Otherwise such a request has its own error, and does not
-// affect the others. An existing id is no error: as with [Ledger.Enqueue], the reply names the run.
-// If an id occurs twice, the second request finds the run of the first.
+// recorded; the error is a [*RequestError]. Otherwise such a request has its own error, and does
+// not affect the others. An existing id is no error: as with [Ledger.Enqueue], the reply names the
+// run. If an id occurs twice, the second request finds the run of the first.
 //
 // An atomic list is recorded by one script: all of it or, after an error, none. An error in transit
 // is the same error for all requests whose fate is unknown, and for those that were not sent after

@@ -20,8 +20,8 @@
 //
 // A task of a plain asynq client has "adopt default", of the worker that received it, in the place
 // of "enqueue default". The run of a tick has no requester: its run is the root of the trace, and
-// "create default", the span of the worker that decided the tick, is below it. A list of requests has
-// no span: its runs are directly below that of the requester.
+// "create default", the span of the worker that decided the tick, is below it. A list of requests
+// has no span: its runs are directly below that of the requester.
 //
 // Messages are runs, their destination is the queue, and names and attributes follow the
 // conventions of OpenTelemetry for messaging. Attributes of our own begin with lockstep. They never

@@ -75,8 +75,8 @@ func (c *console) post(path, body string, want int) map[string]any {
 	return answer
 }
 
-// TestAListOfRequestsOverHTTP: each item has its own status, and an atomic list is recorded whole or
-// not at all.
+// TestAListOfRequestsOverHTTP: each item has its own status, and an atomic list is recorded whole
+// or not at all.
 func TestAListOfRequestsOverHTTP(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {

@@ -67,12 +67,13 @@
 //	                             after that time with 202 and the run as it is, as also when 64
 //	                             requests wait already.
 //	                             {"items": [...], "atomic"}: up to 1,000 of them, with the same
-//	                             fields, in at most 8 MiB. The reply is 207, and has {"status", "id",
-//	                             "state", "error"} for each item, with the status that it would have
-//	                             alone: one with an error does not affect the others. With atomic,
-//	                             all of them are recorded, or, with an error that names the first
-//	                             bad one (items[3]), none; they have at most 4 MiB of args and lock
-//	                             keys. An item that is sent again needs its id, or it is a new run
+//	                             fields, in at most 8 MiB. The reply is 207, and has {"status",
+//	                             "id", "state", "error"} for each item, with the status that it
+//	                             would have alone: one with an error does not affect the others.
+//	                             With atomic, all of them are recorded, or, with an error that
+//	                             names the first bad one (items[3]), none; they have at most 4 MiB
+//	                             of args and lock keys. An item that is sent again needs its id, or
+//	                             it is a new run
 //	/api/v1/runs/{id}/cancel     and runs/{id}/retry {"reason"}
 //	/api/v1/runs/cancel          and runs/retry {"reason", "dry_run", "expect"}: all runs that the
 //	                             filters in the query find, at most 10,000; at least one filter. The

@@ -10,8 +10,8 @@
 --       (JSON), ms for which a run waits for its bundle or "", what happens to it then, limits of
 --       its holds
 --       for each request, at most 1,000: the number of its kind, run id, "" or when it starts: not
---       before (server ms), and not before so many ms from now, arguments (JSON), items joined by \31,
---       the trace context of the request, after a blank, or ""
+--       before (server ms), and not before so many ms from now, arguments (JSON), items joined by
+--       \31, the trace context of the request, after a blank, or ""
 -- Replies: for each request 1: created and due under the n 1 | 0: created, scheduled | the state of
 --   the run that exists ("" when only the id is remembered, or where other records are long)
 local entry, kinds = ARGV[1], tonumber(ARGV[2])
@@ -22,14 +22,15 @@ for k = 1, kinds do
 end
 if CHILDREN then first = first - 1 end
 
--- ofJob makes the functions of the library work on the history of a kind's job, and returns its key.
+-- ofJob makes the functions of the library work on the history of a kind's job, and returns its
+-- key.
 local function ofJob(k)
   HIST, DONE, OUTPUT, MADE = unpack(KEYS, first + 4 * k - 3, first + 4 * k)
   return HIST
 end
 
--- What exists. Some of these records are long: most of the time of a request would be spent on
--- copies of them.
+-- First, the existing runs. Some of these records are long: most of the time of a request would be
+-- spent on copies of them.
 local ids, states = {}, {}
 local function look(key, which)
   local names = {}
