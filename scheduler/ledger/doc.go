@@ -255,11 +255,12 @@
 // that a history trims, and an older build that trims would leave it wrong forever. A last use can
 // only be too late, and then costs the memory of a text for some time.
 //
-// This needs no new format. A build from before this reads the field as that of a hold, which means
-// nothing in a final record. It ends runs without the reference, and removes a text with its last
-// body although finished runs refer to it; these then have no definition until a run with the same
-// one is made again. It forgets a job without its set, which the worker on duty then tidies. A loss
-// of data loses the set together with the histories.
+// This needs no new format, and is part of format 2: a run that was made while format 1 was
+// written, or before the first session, has no reference. A build from before this reads the field
+// as that of a hold, which means nothing in a final record. It ends runs without the reference, and
+// removes a text with its last body although finished runs refer to it; these then have no
+// definition until a run with the same one is made again. It forgets a job without its set, which
+// the worker on duty then tidies. A loss of data loses the set together with the histories.
 //
 // No definition is kept of ticks that never became due (skipped, missed), of requests that failed
 // when they were adopted, and of runs that another worker reported as ended after a loss of data.
@@ -297,7 +298,8 @@
 // # Runs that lead to others
 //
 // A request may name the run from within which it is made ([Request].Parent), and a replay under a
-// new key names the run of its tick. That is only a claim: the environment of a command can be
+// new key names the run of its tick. The context of a handler has its run ([jobs.RunOf]), which a
+// request that names none takes as its parent. That is only a claim: the environment of a command can be
 // copied, or be that of another namespace. So the script that makes the run records the parent only
 // if that is outstanding, or in the history of the same job.
 //
