@@ -299,9 +299,9 @@
 //
 // A request may name the run from within which it is made ([Request].Parent), and a replay under a
 // new key names the run of its tick. The context of a handler has its run ([jobs.RunOf]), which a
-// request that names none takes as its parent. That is only a claim: the environment of a command can be
-// copied, or be that of another namespace. So the script that makes the run records the parent only
-// if that is outstanding, or in the history of the same job.
+// request that names none takes as its parent. That is only a claim: the environment of a command
+// can be copied, or be that of another namespace. So the script that makes the run records the
+// parent only if that is outstanding, or in the history of the same job.
 //
 // A run of a tick has the session that decided it in its record, and any other run has nothing
 // there. So that field has the parent of such a run. A run without a parent does not grow by this,

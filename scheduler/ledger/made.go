@@ -16,8 +16,7 @@ import (
 // more): see "Definitions of finished runs" in the documentation of the package.
 var ErrNotKept = errors.New("the definition of the run is not kept")
 
-// madeLength is how much of the name of its definition a final record has. The scripts know it,
-// too.
+// madeLength is how much of the name of its definition a final record has. The scripts know it.
 const madeLength = 8
 
 // Made returns the definition that a run was made with: of an outstanding run as
