@@ -19,10 +19,10 @@ func TestUnknownFormatIsRefusedByEveryCommand(t *testing.T) {
 	env := toolEnv(t, "REDIS_URL="+server.URL())
 	config := writeFile(t, "lockstep.yaml", "jobs: {a: {command: [\"true\"]}}\nadmin: {listen: \"127.0.0.1:0\"}\n")
 	const newer = space.Format + 1
-	if err := rdb.HSet(t.Context(), "{lockstep}:meta", "format", newer, "least_format", space.Format).Err(); err != nil {
+	if err := rdb.HSet(t.Context(), "{lockstep}:meta", "format", newer, "least_format", space.Format, "format_by", "v9.1.0").Err(); err != nil {
 		t.Fatal(err)
 	}
-	want := fmt.Sprintf("stores format %d, and this build reads format %d and %d: use a build that knows format %[1]d, or another redis.namespace",
+	want := fmt.Sprintf("stores format %d, and this build reads format %d and %d: use version v9.1.0, which began to write format %[1]d, or a newer one, or another redis.namespace",
 		newer, space.Format-1, space.Format)
 	for _, line := range []string{
 		"start -c " + config, "lock ls", "lock show a", "lock waits", "lock exec --exclusive a -- true", "run ls", "run show a#1",

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -144,6 +145,47 @@ func TestFormatIsRaisedWhenEveryLiveSessionKnowsIt(t *testing.T) {
 		if _, err := Open(t.Context(), rdb, Options{Namespace: namespace, impersonate: build(3)}); !errors.Is(err, ErrFormat) {
 			t.Errorf("a build that reads 2 and 3 met data of format 1: got %v, want %v", err, ErrFormat)
 		}
+	})
+}
+
+// The refusal names the version of the build that began to write the format: the one that raised it
+// or created the space. A build without a version leaves no other's behind.
+func TestRefusalNamesTheVersionThatWroteTheFormatFirst(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
+		t.Parallel()
+		version := func(text string) func(*Options) {
+			return func(o *Options) { o.Card = json.RawMessage(`{"queues":{"version":3},"version":"` + text + `"}`) }
+		}
+		refused := func(when, namespace string, of int, want string) {
+			t.Helper()
+			_, err := Open(t.Context(), rdb, Options{Namespace: namespace, impersonate: build(of)})
+			refused, ok := errors.AsType[*space.FormatError](err)
+			if !ok || refused.By != want {
+				t.Fatalf("%s: got %v, want a FormatError with version %q", when, err, want)
+			}
+			if want != "" && !strings.Contains(err.Error(), "version "+want+", which began to write format") {
+				t.Errorf("%s: got %v, want version %s in it", when, err, want)
+			}
+		}
+		raised := redistest.Namespace(t)
+		older := openBuild(t, rdb, raised, 1, version("v1.0.0"))
+		newer := openBuild(t, rdb, raised, 2, version("v2.0.0-rc.1+dirty"))
+		another := openBuild(t, rdb, raised, 2, version("v2.1.0"))
+		closeBuild(t, older)
+		renewed(t, newer)
+		renewed(t, another)
+		refused("raised by a renewal", raised, 1, "v2.0.0-rc.1+dirty")
+		closeBuild(t, newer)
+		closeBuild(t, another)
+
+		created := redistest.Namespace(t)
+		closeBuild(t, openBuild(t, rdb, created, 2, version("devel-0123abcd")))
+		refused("created", created, 1, "devel-0123abcd")
+		closeBuild(t, openBuild(t, rdb, created, 2, version("v2.1.0")))
+		refused("opened again", created, 1, "devel-0123abcd")
+		closeBuild(t, openBuild(t, rdb, created, 3))
+		refused("raised by a build without a version", created, 2, "")
 	})
 }
 

@@ -93,7 +93,9 @@
 // session can only write N-1, all builds write N-1. The number is raised as soon as every live
 // session can write N, by the script that opens a session or by a renewal of a session that can
 // write more than is written. It is never lowered. It is not raised during a grace period, since a
-// session that has not asserted yet may be of the older build.
+// session that has not asserted yet may be of the older build. With the number, the version of the
+// build that raises it is stored, if its card has a member "version": the refusal of an older build
+// names it.
 //
 // A build that does not know the format is refused with [ErrFormat]. Every script begins with a
 // guard that reads both numbers and replies with that refusal before it writes anything, so no

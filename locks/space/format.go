@@ -31,8 +31,9 @@ type FormatError struct {
 	// Written is the format in which the namespace is written now; "0" for data from before formats
 	// had numbers.
 	Written string
+	By      string // the version of the build that began to write it; "" if that is not known
 	Least   int    // the oldest format that its data may still have
-	Detail  string // for such data, what shows its age
+	Detail  string // for data from before formats had numbers, what shows its age
 	Build   int    // the highest format that this build knows
 
 	reply error // of Redis
@@ -49,8 +50,12 @@ func (e *FormatError) Error() string {
 		return fmt.Sprintf("namespace %q stores data of a build from before formats had numbers (%s), and this build reads format %s: "+
 			"stop the workers of that build and delete the namespace's keys, or use another redis.namespace", e.Namespace, e.Detail, reads)
 	case err != nil || written > e.Build:
-		return fmt.Sprintf("namespace %q stores format %s, and this build reads format %s: use a build that knows format %s, "+
-			"or another redis.namespace", e.Namespace, e.Written, reads, e.Written)
+		with := "a build that knows format " + e.Written
+		if e.By != "" {
+			with = fmt.Sprintf("version %s, which began to write format %s, or a newer one", e.By, e.Written)
+		}
+		return fmt.Sprintf("namespace %q stores format %s, and this build reads format %s: use %s, or another redis.namespace",
+			e.Namespace, e.Written, reads, with)
 	}
 	return fmt.Sprintf("namespace %q still has data of format %d, and this build reads format %s: "+
 		"run a build that reads format %d until it has converted that data, or use another redis.namespace",
@@ -76,7 +81,13 @@ func Explain(err error, namespace string, build int) error {
 	_, text, _ := strings.Cut(err.Error(), guardRefusal)
 	fields := append(strings.SplitN(text, " ", 3), "", "")
 	least, _ := strconv.Atoi(fields[1]) // the guard writes a number
-	return &FormatError{Namespace: namespace, Written: fields[0], Least: least, Detail: fields[2], Build: build, reply: err}
+	e := &FormatError{Namespace: namespace, Written: fields[0], Least: least, Build: build, reply: err}
+	if e.Written == "0" {
+		e.Detail = fields[2]
+	} else {
+		e.By = fields[2]
+	}
+	return e
 }
 
 // NamespaceOf returns the namespace in the name of a key.

@@ -53,6 +53,7 @@ var keys = []struct{ name, kind string }{
 	{"idx", "zset"},
 	// By field:
 	//   - format: the layout that is written now
+	//   - format_by: the version of the build that began to write it, if its session's card has one
 	//   - least_format: the oldest layout that data may still have
 	//   - card:<session>: begins with the highest format that its build can write
 	//   - rev:<session>: the revision of the last message to it

@@ -21,7 +21,8 @@ notice(ARGV[7], ARGV[8])
 local id, epoch, lost = unpack(call('HMGET', META, 'id', 'epoch', 'lost'))
 if ARGV[4] ~= (id or '') or ARGV[5] ~= (epoch or '') then return {'again', id or '', epoch or ''} end
 call('ZREM', EXP, '')
-if not id then
+local created = not id
+if created then
   id, epoch = establish(ARGV[6])
   pause(ARGV[7], ARGV[8])
 elseif not lost and call('EXISTS', SEQ) == 0 then
@@ -34,6 +35,7 @@ if not left or not (lost or everLost()) then return {'late'} end
 
 call('ZADD', EXP, format('%.0f', now + math.max(tonumber(ARGV[2]), left)), 's' .. session)
 call('HSET', META, 'card:' .. session, ARGV[3])
+if created then attribute(session) end
 know(session, ARGV[2], ARGV[10] == '1' and epoch or '')
 local last = call('GET', SEQ)
 if ARGV[9] ~= '0' and (not last or tonumber(last) < tonumber(ARGV[9])) then call('SET', SEQ, ARGV[9]) end

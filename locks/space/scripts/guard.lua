@@ -2,12 +2,13 @@
 -- cannot read; doc.go explains the numbers ("Format"). FORMAT is the layout that this build writes,
 -- LEAST the oldest one that it reads. WRITTEN is the layout that the space is written in now,
 -- OLDEST the oldest one that its data may still have. Both are false in a space without a number:
--- that has format 1, unless its keys show that it is older.
+-- that has format 1, unless its keys show that it is older. The refusal names the version of the
+-- build that began to write the format, if that is known.
 local WRITTEN, OLDEST = unpack(call('HMGET', META, 'format', 'least_format'))
 if tonumber(WRITTEN or '') ~= FORMAT or (tonumber(OLDEST) or 0) < LEAST then
   local n, oldest, fault = tonumber(WRITTEN or '1'), tonumber(OLDEST or WRITTEN or '1') or 0, nil
   if not n or n > FORMAT or oldest < LEAST then
-    fault = (WRITTEN or '1') .. ' ' .. format('%d', oldest)
+    fault = (WRITTEN or '1') .. ' ' .. format('%d', oldest) .. ' ' .. (call('HGET', META, 'format_by') or '')
   elseif not WRITTEN then
     local types = {KEY_TYPES}
     for i = 1, #types do

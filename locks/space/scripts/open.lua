@@ -28,6 +28,6 @@ call('ZADD', EXP, now + ARGV[2], 's' .. session)
 call('HSET', META, 'card:' .. session, ARGV[3])
 know(session, ARGV[2], epoch)
 if ARGV[6] then retain(ARGV[6], ARGV[7] == '1') end
-number = number or raise()
+if number then attribute(session) else number = raise(session) end
 local longest = call('ZREVRANGEBYLEX', IDX, '(~m', '[~l', 'LIMIT', '0', '1')[1]
 return {'open', ms, id, epoch, tonumber(sub(longest, 3, 11)), still and 1 or 0, number}

@@ -29,6 +29,6 @@ local from, to = '[' .. session .. '\0', '(' .. session .. '\1'
 local count = call('ZLEXCOUNT', HOLD, from, to) + call('ZLEXCOUNT', IDX, from, to)
 local longest = call('ZREVRANGEBYLEX', IDX, '(~m', '[~l', 'LIMIT', '0', '1')[1]
 local reply = {'ok', ms, known[4] or '0', count, soonest(), longest and tonumber(sub(longest, 3, 11)) or 0,
-  tonumber(WRITTEN or '') == FORMAT and WRITTEN or raise()}
+  tonumber(WRITTEN or '') == FORMAT and WRITTEN or raise(session)}
 if found == 'hidden' then reply[8], reply[9] = found, failed end
 return reply

@@ -73,11 +73,19 @@ local function establish(text)
   return id, epoch, number
 end
 
+-- attribute records which build began to write the format: the version in the card of its session,
+-- if it has one. A build that does not know the format reports that version.
+local function attribute(session)
+  local version = string.match(call('HGET', META, 'card:' .. session) or '', '"version":"([%w%.%+_-]+)"')
+  if version then call('HSET', META, 'format_by', version) else call('HDEL', META, 'format_by') end
+end
+
 -- raise returns the format that the space is written in from now on: this build's as soon as every
 -- live session can write it, else the one before. It also numbers a space that has no number.
+-- session: the one that asks.
 -- During a grace period it raises nothing, because a session that has not asserted yet may be of an
 -- older build.
-local function raise()
+local function raise(session)
   local number = WRITTEN or '1'
   if not WRITTEN then call('HSET', META, 'format', number, 'least_format', number) end
   if tonumber(number) >= FORMAT or tonumber(call('HGET', META, 'grace') or 0) > now then return number end
@@ -100,6 +108,7 @@ local function raise()
   until #members < PAGE
   number = format('%d', FORMAT)
   call('HSET', META, 'format', number)
+  attribute(session)
   return number
 end
 
