@@ -338,9 +338,9 @@
 // clock of the server, for the jobs whose active definition it carries, and only when one may be
 // late: once in max_silence.
 //
-// Only the end of a run with targets reads its definition. The body of such a run is marked, by a
-// blank behind its arguments, which the process writes that makes the run. The fast path of finish
-// reads one fact more for such a run, and leaves a recovery to the general path.
+// Of successes, only that of a run with targets reads its definition. The body of such a run is
+// marked, by a blank behind its arguments, which the process writes that makes the run. The fast
+// path of finish reads one fact more for such a run, and leaves a recovery to the general path.
 //
 //	           TakeMail              MailSent
 //	waiting ──────────────> taken ───────────────> sent
@@ -374,8 +374,10 @@
 //     run, and end one without running it: cancel it, or close the attempt of a worker that died.
 //     These ends have no message. After a success that it records, the next one is the recovery.
 //   - A build from before messages ignores the mark. It creates no ticks from a definition with
-//     targets, and starts no run of it; but it may end one without a message (cancel, crash), and
-//     the requests that it records have no mark.
+//     targets, and starts no run of it; but it may end one without a message (cancel, crash). The
+//     requests that it records have no mark: their failures have messages, since such an end reads
+//     the definition anyway, and their successes are no recoveries. Builds from before unknown keys
+//     even execute such runs, without messages.
 //
 // # Final records
 //

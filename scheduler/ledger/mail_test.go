@@ -105,6 +105,26 @@ func TestAnEndIsRecordedWithItsMessages(t *testing.T) {
 	})
 }
 
+// A build from before messages writes no mark into the bodies of the requests that it records.
+func TestAFailureOfAnUnmarkedRunHasItsMessage(t *testing.T) {
+	each(t, func(f *fixture) {
+		f.told()
+		w := f.session("w")
+		d := f.run()
+		body := f.rdb.HGet(f.Context(), f.key("body"), string(d.Run)).Val()
+		plain := strings.Replace(body, " \x1f", "\x1f", 1)
+		if body == plain {
+			f.Fatalf("the body %q has no mark", body)
+		}
+		if err := f.rdb.HSet(f.Context(), f.key("body"), string(d.Run), plain).Err(); err != nil {
+			f.Fatal(err)
+		}
+		a := f.claim(w, d, ledger.ClaimGranted)
+		f.finish(a, ledger.OutcomeFailure, ledger.FinishRecorded)
+		f.wantMail("after the failure of an unmarked run", fmt.Sprintf("ops failed %s.%d", a.Record.ID, a.token()))
+	})
+}
+
 func TestARetryHasNoMessage(t *testing.T) {
 	each(t, func(f *fixture) {
 		f.told()

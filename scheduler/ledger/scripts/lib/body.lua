@@ -85,12 +85,16 @@ end
 -- disembody removes the body of a run, and its definition if no other body names that and the
 -- history of the job does not keep it. It returns the arguments, the name of the definition with an
 -- @ in front, or nil if the body had the definition itself, and the definition (JSON), if that has
--- targets of messages and wanted returns true.
-local function disembody(id, wanted)
+-- targets of messages and wanted returns true. event: the end is one of EVENTS, which are rare. So
+-- the definition is then read without the mark, too: a build from before messages writes none.
+local function disembody(id, wanted, event)
   local args, name, byname = apart(call('HGET', BODY, id) or '')
   local marked, definition
   args, marked = unmarked(args)
-  if marked and wanted and wanted() then definition = resolve(name, byname) end
+  if (marked or event) and wanted and wanted() then
+    definition = resolve(name, byname)
+    if not marked and not string.find(definition, '"notify":', 1, true) then definition = nil end
+  end
   call('HDEL', BODY, id)
   if byname then
     -- Another program wrote a value that is not a number; then the text stays.

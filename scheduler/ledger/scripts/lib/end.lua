@@ -95,7 +95,7 @@ local function final(S, id, run, state, reason)
     end
   end
   call('HDEL', RUN, id)
-  local args, name, definition = disembody(id, wanted)
+  local args, name, definition = disembody(id, wanted, EVENTS[state])
   if definition then
     local event = state == 'succeeded' and 'recovered' or state
     tell(run[R_JOB], definition, event, {messageOf(id, run, event, ending, log)})
