@@ -20,7 +20,7 @@ ALONE := lockstep/cmd|lockstep/locks|lockstep/locks/space
 NEEDED := redis-server:redis-server gcc:gcc,libc6-dev
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-short test-browser test-contract test-deploy release check tidy-check fmt-check lint fmt generate picture bench bench-go soak fuzz needed
+.PHONY: help build demo test test-short test-browser test-contract test-deploy upgrade release check tidy-check fmt-check lint fmt generate picture bench bench-go soak fuzz needed
 
 help: ## print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -60,6 +60,11 @@ test-contract: needed ## the HTTP API against its OpenAPI document, and a genera
 test-deploy: ## the Helm chart, and that a release is reproducible
 	cd configs/deploy/helm && $(GO) test -timeout 30m $(ONE) ./...
 	cd cmd/release && $(GO) test -timeout 30m $(ONE) ./...
+
+# FROM names another commit than cmd/release/last. The test prints its seed, and SEED repeats it.
+upgrade: needed ## roll this build out over the last release and back, under kills; FOR=1m each way, SEED=N FROM=COMMIT
+	LOCKSTEP_UPGRADE_FOR=$(or $(FOR),1m) LOCKSTEP_UPGRADE_SEED=$(SEED) LOCKSTEP_UPGRADE_FROM=$(FROM) \
+	$(GO) test -count=1 -timeout 0 -v -run '^TestFaultLastReleaseBesideThisBuild$$' ./cmd
 
 release: ## archives, packages, SBOMs and checksums of a commit in bin/release; ARGS= passes flags
 	cd cmd/release && $(GO) run . $(ARGS)

@@ -103,6 +103,9 @@ var failureTable = []faultRow{
 	{"workers are killed while runs fail and a webhook refuses requests", []string{
 		"TestFaultWorkersAreKilledWhileRunsFail", "../scheduler/ledger TestAnEndIsRecordedWithItsMessages",
 	}},
+	{"a rolling upgrade, back and again, under kills", []string{
+		"TestFaultLastReleaseBesideThisBuild", "../locks TestFormatIsRaisedWhenEveryLiveSessionKnowsIt",
+	}},
 	{"a sender of messages is killed before it records what it sent", []string{
 		"TestFaultSenderIsKilledBeforeItRecords", "../scheduler/ledger TestABatchKeepsItsMessagesUntilItIsSent",
 	}},

@@ -80,10 +80,35 @@ func readSource(ctx context.Context, root string, dirty bool) (*source, error) {
 	return s, nil
 }
 
+// checkLast compares the newest tag before this commit with cmd/release/last, which names the
+// release that `make upgrade` rolls out over.
+func (s *source) checkLast(ctx context.Context) error {
+	out, err := exec.CommandContext(ctx, "git", "-C", s.root, "describe", "--tags", "--abbrev=0", s.revision+"^").Output()
+	if err != nil {
+		return nil //nolint:nilerr // there is no tag before this commit
+	}
+	tag := strings.TrimSpace(string(out))
+	commit, err := exec.CommandContext(ctx, "git", "-C", s.root, "rev-parse", tag+"^{commit}").Output()
+	if err != nil {
+		return fmt.Errorf("the commit of tag %s: %w", tag, err)
+	}
+	text, err := os.ReadFile(filepath.Join(s.root, "cmd", "release", "last"))
+	if err != nil {
+		return err
+	}
+	if want := strings.TrimSpace(string(commit)); !strings.Contains(string(text), "\n"+want+" ") {
+		return fmt.Errorf("the last release is %s: write its commit and its format into cmd/release/last (%s FORMAT), and run make upgrade", tag, want)
+	}
+	return nil
+}
+
 // run writes a release for these platforms into the folder out.
 func run(ctx context.Context, root, out string, platforms []string, dirty bool) error {
 	s, err := readSource(ctx, root, dirty)
 	if err != nil {
+		return err
+	}
+	if err := s.checkLast(ctx); err != nil {
 		return err
 	}
 	if err := empty(out); err != nil {
