@@ -20,7 +20,7 @@ func TestMain(m *testing.M) {
 }
 
 func TestEveryMeasurementFillsItsTable(t *testing.T) {
-	which := "pairs|waits$|^delayed|handoff|shares|renewal|kept|bundle|partition"
+	which := "pairs|waits$|^delayed|handoff|shares|renewal|kept|bundle|partition|capacity-runs|capacity-idle|capacity-memory"
 	if testing.Short() {
 		which = "pairs|shares|bundle"
 	}
@@ -123,6 +123,17 @@ func TestInfoIsRead(t *testing.T) {
 	want := map[string]string{"total_net_output_bytes": "42", "cmdstat_set": "calls=2,usec=5,usec_per_call=2.50"}
 	if !maps.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// The tables of a README can be pasted as they are printed.
+func TestTableForAReadme(t *testing.T) {
+	r := &result{Name: "capacity", Title: "a title", Columns: []string{"a run", "µs"}, markdown: true}
+	r.row("tick", 12.345)
+	r.row("request", 100)
+	want := strings.Join([]string{"capacity: a title", "| a run | µs |", "|---|---|", "| tick | 12.3 |", "| request | 100 |", ""}, "\n")
+	if got := r.String(); got != want {
+		t.Errorf("got\n%swant\n%s", got, want)
 	}
 }
 

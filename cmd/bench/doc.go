@@ -140,6 +140,14 @@
 // away, while one more job has a tick every second. How long does that take, and how late are the
 // ticks meanwhile?
 //
+// capacity-runs, capacity-idle and capacity-memory: the tables of configs/deploy/README.md for
+// planning, as Markdown. What does a run of each kind cost Redis, from its tick or request to its
+// record? What does a worker without work send, and how many commands do its scripts call? How many
+// bytes does each thing take that is stored? The kinds of runs take turns, and the medians count.
+// The CPU time of Redis' main thread also covers reading requests and writing replies; the time in
+// scripts, from INFO commandstats, grows when other processes take the core away. Figures of
+// another machine are only as good as their ratios.
+//
 // scripts: the cost of each script of lockstep for Redis, in a namespace with 100,000 holds, 10,000
 // waits and 100,000 outstanding runs, in its most expensive use: no script may keep Redis busy for
 // more than 5 ms. There is no peer to compare with. Each use is repeated, and the fastest time of

@@ -56,6 +56,9 @@ var measurements = []measurement{
 	{"size", "many runs due at one instant", measureSize},
 	{"size-outstanding", "a worker beside many outstanding runs, Redis 10 ms away", measureOutstanding},
 	{"size-triggers", "many triggers that change in one deploy, Redis 1 ms away", measureTriggers},
+	{"capacity-runs", "what a run costs Redis", measureCapacityRuns},
+	{"capacity-idle", "what a worker without work costs Redis", measureCapacityIdle},
+	{"capacity-memory", "the memory of Redis", measureCapacityMemory},
 	{"admin", "pages beside 100,000 jobs, 1,000,000 ended runs and 10,000 holds", measureAdmin},
 	{"scripts", "slowest script of each kind at 100,000 holds, 10,000 waits, 100,000 outstanding runs", measureScripts},
 }

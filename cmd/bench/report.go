@@ -92,6 +92,8 @@ type result struct {
 	Rows    [][]any  `json:"rows"` // a string, a number or nil for each column
 	Checks  []check  `json:"checks"`
 	Load    string   `json:"load_average"` // after the measurement
+
+	markdown bool // its table is for a README
 }
 
 // check is a figure with a target.
@@ -156,6 +158,15 @@ func (r *result) String() string {
 		for i, cell := range line {
 			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
 		}
+	}
+	if r.markdown {
+		for i, line := range lines {
+			b.WriteString("| " + strings.Join(line, " | ") + " |\n")
+			if i == 0 {
+				b.WriteString(strings.Repeat("|---", len(line)) + "|\n")
+			}
+		}
+		lines = nil
 	}
 	for _, line := range lines {
 		for i, cell := range line {

@@ -197,8 +197,13 @@ func (w *whole) ended(ctx context.Context, s *server, n int) (bytes float64, err
 	return (after - before) / float64(n), err
 }
 
-// succeed records runs of a job and ends them.
+// succeed records runs of a job that succeed.
 func (w *whole) succeed(ctx context.Context, client *locks.Client, job *jobs.Job, n int) error {
+	return w.endAs(ctx, client, job, n, ledger.OutcomeSuccess)
+}
+
+// endAs records runs of a job and ends them.
+func (w *whole) endAs(ctx context.Context, client *locks.Client, job *jobs.Job, n int, outcome ledger.Outcome) error {
 	claims := make([]ledger.Claim, n)
 	for i := range claims {
 		enqueued, err := w.ledger.Enqueue(ctx, ledger.Request{Job: job, ID: jobs.NewRunName(time.Now()), Trigger: ledger.TriggerEnqueue,
@@ -220,7 +225,15 @@ func (w *whole) succeed(ctx context.Context, client *locks.Client, job *jobs.Job
 		hold := claims[i].Request.Granted(ctx, claimed.Grant())
 		client.Extension().Freeing(hold)
 		defer client.Extension().Released(hold)
-		finishes[i] = ledger.Finish{Run: claims[i].Due.Run, Job: job, Token: hold.Token(), Hold: hold.ID(), Outcome: ledger.OutcomeSuccess}
+		finishes[i] = ledger.Finish{Run: claims[i].Due.Run, Job: job, Token: hold.Token(), Hold: hold.ID(), Outcome: outcome}
+	}
+	if outcome != ledger.OutcomeSuccess {
+		for _, finish := range finishes {
+			if _, err := w.ledger.Finish(ctx, finish); err != nil {
+				return err
+			}
+		}
+		return nil
 	}
 	for i, finished := range w.ledger.FinishAll(ctx, finishes) {
 		if finished == nil {
