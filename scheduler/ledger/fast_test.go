@@ -50,6 +50,7 @@ func TestFaultsOfFastPathsAreFound(t *testing.T) {
 		"a claim ignores the holders of its locks": {"if owners[i - first + 1] then set[list[i]] = true end", ""},
 		"two claims take one lock together":        {"for i = run[2], run[3] do taken[names[i]] = true end", ""},
 		"a claim overlooks what is due":            {"if live(session, ms) then", "if true then"},
+		"a request loses its trace":                {"ARGV[15] .. ", ""},
 		"a claim takes whatever n":                 {"local fit = n == ARGV[first + 4 * k - 2]", "local fit = n ~= nil"},
 		"a claim takes a later attempt for the first": {"\\0310\\31\\31\\0310\\31\\31\\0310\\0310\\31([^\\31]*\\31\\31\\31",
 			"\\031%d+\\31[^\\31]*\\31[^\\31]*\\031%d+\\31%d*\\31%d*\\31%d+\\31%d+\\31([^\\31]*\\31\\31[^\\31]*\\31"},
