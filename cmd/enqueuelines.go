@@ -307,10 +307,14 @@ func newIDTemplate(text string) (*idTemplate, error) {
 
 // keyFault returns an error about a key without the word for a lock.
 func keyFault(err error) error {
-	if known, ok := errors.AsType[*rule.KeyError](err); ok {
+	known, ok := errors.AsType[*rule.KeyError](err)
+	switch {
+	case !ok:
+		return err
+	case known.Field == "":
 		return errors.New(known.Problem)
 	}
-	return err
+	return fmt.Errorf("field %q of the args %s", known.Field, known.Problem)
 }
 
 // id returns the ID for a line.

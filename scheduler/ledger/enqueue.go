@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 	"time"
 
@@ -66,10 +67,10 @@ type Enqueued struct {
 // run keeps the trace context of the span that ctx has, if any.
 //
 // While one request of this process is under way, others are collected, and recorded together: the
-// server needs less time for each of them. If ctx ends meanwhile, Enqueue returns its error, and
+// server needs less time for each of them. If ctx ends meanwhile, Enqueue returns its cause, and
 // the request is not sent.
 func (l *Ledger) Enqueue(ctx context.Context, request Request) (*Enqueued, error) {
-	w, err := l.prepare(ctx, &request, nil)
+	w, err := l.prepare(ctx, &request)
 	if err != nil {
 		return nil, err
 	}
@@ -78,10 +79,17 @@ func (l *Ledger) Enqueue(ctx context.Context, request Request) (*Enqueued, error
 	case entry != "": // it has an entry of its own
 		l.enqueueAlone(ctx, w, entry)
 	case l.wanted.Enter():
-		l.enqueueAlone(ctx, w, "")
-		l.wanted.Leave(ctx)
+		// The goroutines that have just got their replies, all at once, may have further requests.
+		// Without this, each would send its next one alone, and the others would wait for that.
+		runtime.Gosched()
+		if _, others := l.wanted.Outstanding(); others > 0 {
+			l.enqueueWithOthers(ctx, w, true)
+		} else {
+			l.enqueueAlone(ctx, w, "")
+			l.wanted.Leave(ctx)
+		}
 	default:
-		l.enqueueWithOthers(ctx, w)
+		l.enqueueWithOthers(ctx, w, false)
 	}
 	return w.enqueued, w.err
 }
@@ -89,13 +97,13 @@ func (l *Ledger) Enqueue(ctx context.Context, request Request) (*Enqueued, error
 // wanted is a request in the form for the scripts, and its reply.
 type wanted struct {
 	run  jobs.RunID
+	job  *jobs.Job
 	kind kind
-	// of the definition that kind names
+	// of the definition that kind names; see define
 	definition string
 	at, in     int64 // ms; 0: at once
 	args       string
 	items      string
-	trace      string // as storedTrace
 
 	enqueued *Enqueued
 	err      error
@@ -108,15 +116,15 @@ type kind struct {
 	trigger                  Trigger
 	remember                 int64 // ms
 	parent                   jobs.RunID
+	trace                    string // see storedTrace
 	name                     string // of the definition
 	patience, onBusy, limits string // see waitOf
 }
 
-// prepare checks a request, and brings it into the form for the scripts. definitions has those of
-// other requests of a list, and may be nil.
-func (l *Ledger) prepare(ctx context.Context, request *Request, definitions map[*jobs.Job]string) (*wanted, error) {
+// prepare checks a request, and brings it into the form for the scripts, except for its definition.
+func (l *Ledger) prepare(ctx context.Context, request *Request) (*wanted, error) {
 	job := request.Job
-	w := &wanted{run: jobs.RequestRunID(job.Name, request.ID)}
+	w := &wanted{run: jobs.RequestRunID(job.Name, request.ID), job: job}
 	fail := func(err error) (*wanted, error) { return nil, fmt.Errorf("enqueue %s: %w", w.run, err) }
 	if err := jobs.ValidRunName(request.ID); err != nil {
 		return fail(err)
@@ -140,23 +148,11 @@ func (l *Ledger) prepare(ctx context.Context, request *Request, definitions map[
 	if err != nil {
 		return fail(err)
 	}
-	definition, known := definitions[job]
-	if !known {
-		text, err := l.write(job)
-		if err != nil {
-			return fail(err)
-		}
-		if definition = named(string(text)); definitions != nil {
-			definitions[job] = definition
-		}
-	}
-	w.kind = kind{job: job.Name, queue: job.Queue, trigger: request.Trigger, parent: parent}
-	w.kind.name, w.definition, _ = strings.Cut(definition, "\x1f")
+	w.kind = kind{job: job.Name, queue: job.Queue, trigger: request.Trigger, parent: parent, trace: storedTrace(trace.Of(ctx))}
 	w.kind.patience, w.kind.onBusy, w.kind.limits = waitOf(job)
 	if request.Named {
 		w.kind.remember = RememberedFor.Milliseconds()
 	}
-	w.trace = storedTrace(trace.Of(ctx))
 	w.at, w.in, w.args = max(0, unixMillis(request.At)), max(0, request.In.Milliseconds()), storedArgs(arguments, job)
 	var all strings.Builder
 	for i, item := range items {
@@ -169,11 +165,32 @@ func (l *Ledger) prepare(ctx context.Context, request *Request, definitions map[
 	return w, nil
 }
 
+// define sets the definition of a request. Requests that are sent together mostly have the same:
+// known has those that were encoded for other ones, and may be nil.
+func (l *Ledger) define(w *wanted, known map[*jobs.Job]string) error {
+	definition, is := known[w.job]
+	if !is {
+		text, err := l.write(w.job)
+		if err != nil {
+			return fmt.Errorf("enqueue %s: %w", w.run, err)
+		}
+		if definition = named(string(text)); known != nil {
+			known[w.job] = definition
+		}
+	}
+	w.kind.name, w.definition, _ = strings.Cut(definition, "\x1f")
+	return nil
+}
+
 // enqueueAlone records one request.
 func (l *Ledger) enqueueAlone(ctx context.Context, w *wanted, entry string) {
+	if err := l.define(w, nil); err != nil {
+		w.err = err
+		return
+	}
 	k := &w.kind
 	args := []any{k.job, string(w.run), k.queue, string(k.trigger), w.at, w.in, k.remember, w.args, k.name + "\x1f" + w.definition,
-		k.patience, k.onBusy, k.limits, entry, string(k.parent), w.trace}
+		k.patience, k.onBusy, k.limits, entry, string(k.parent), k.trace}
 	for item := range strings.SplitSeq(w.items, "\x1f") {
 		args = append(args, item)
 	}

@@ -60,7 +60,7 @@ func (e *RequestError) Unwrap() error { return e.Err }
 // run. If an id occurs twice, the second request finds the run of the first.
 //
 // An atomic list is recorded by one script: all of it or, after an error, none. An error in transit
-// is the same error for all requests whose fate is unknown, and for those that were not sent after
+// is the same error for all requests without a reply, and for those that were not sent after
 // that. The list may be sent again, with the same ids.
 func (l *Ledger) EnqueueAll(ctx context.Context, list List) ([]Replied, error) {
 	if len(list.Items) > MaxRequests {
@@ -79,7 +79,9 @@ func (l *Ledger) EnqueueAll(ctx context.Context, list List) ([]Replied, error) {
 		if err == nil {
 			request := list.Items[i]
 			request.Act = nil
-			w, err = l.prepare(ctx, &request, definitions)
+			if w, err = l.prepare(ctx, &request); err == nil {
+				err = l.define(w, definitions)
+			}
 		}
 		if err == nil {
 			if bytes += w.size(); list.Atomic && bytes > MaxAtomic {
@@ -112,18 +114,23 @@ func (l *Ledger) EnqueueAll(ctx context.Context, list List) ([]Replied, error) {
 
 // CheckRequest returns the error with which a request would be refused before it is sent, or nil.
 func (l *Ledger) CheckRequest(ctx context.Context, request Request) error {
-	_, err := l.prepare(ctx, &request, nil)
+	w, err := l.prepare(ctx, &request)
+	if err == nil {
+		err = l.define(w, nil)
+	}
 	return err
 }
 
 // size is how many bytes the request adds to a script.
-func (w *wanted) size() int { return len(w.args) + len(w.items) + len(w.trace) }
+func (w *wanted) size() int { return len(w.args) + len(w.items) }
 
 // enqueueWithOthers records a request together with those of other goroutines. One of the waiting
-// goroutines makes the call for all.
-func (l *Ledger) enqueueWithOthers(ctx context.Context, w *wanted) {
+// goroutines makes the call for all. leave reports whether this one has entered, to make a call.
+func (l *Ledger) enqueueWithOthers(ctx context.Context, w *wanted, leave bool) {
 	w.done = make(chan struct{})
-	l.wanted.Add(ctx, w)
+	if l.wanted.Add(ctx, w); leave {
+		l.wanted.Leave(ctx)
+	}
 	ended := ctx.Done()
 	for {
 		select {
@@ -145,7 +152,14 @@ func (l *Ledger) enqueueWithOthers(ctx context.Context, w *wanted) {
 func (l *Ledger) enqueueGroup(ctx context.Context, some []*wanted) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), enqueueLimit)
 	defer cancel()
-	l.enqueueSome(ctx, some, "")
+	definitions := make(map[*jobs.Job]string)
+	defined := make([]*wanted, 0, len(some))
+	for _, w := range some {
+		if w.err = l.define(w, definitions); w.err == nil {
+			defined = append(defined, w)
+		}
+	}
+	l.enqueueSome(ctx, defined, "")
 	for _, w := range some {
 		close(w.done)
 	}
@@ -185,13 +199,18 @@ func (l *Ledger) enqueueSome(ctx context.Context, some []*wanted, entry string) 
 	}
 }
 
+// runLists is [Ledger.run] for a script that names the histories of several jobs.
+func (l *Ledger) runLists(ctx context.Context, s script, keys []string, args []any) (space.Reply, error) {
+	return space.RunText(ctx, l.rdb, s.assembled(), keys, args...)
+}
+
 // enqueueScript records requests with one script, or, after an error, none of them.
 func (l *Ledger) enqueueScript(ctx context.Context, some []*wanted, entry string) error {
 	if len(some) == 0 {
 		return nil
 	}
 	kinds := make(map[kind]int)
-	args := make([]any, 2, 2+10+6*len(some))
+	args := make([]any, 2, 2+10+5*len(some))
 	keys, parents := slices.Clip(l.keys), false
 	for _, w := range some {
 		k := w.kind
@@ -200,7 +219,7 @@ func (l *Ledger) enqueueScript(ctx context.Context, some []*wanted, entry string
 		}
 		kinds[k] = len(kinds) + 1
 		keys, parents = append(keys, l.historyOf(k.job)...), parents || k.parent != ""
-		args = append(args, k.job, k.queue, string(k.trigger), k.remember, string(k.parent), k.name, w.definition, k.patience, k.onBusy, k.limits)
+		args = append(args, k.job, k.queue, string(k.trigger), k.remember, string(k.parent)+k.trace, k.name, w.definition, k.patience, k.onBusy, k.limits)
 	}
 	args[0], args[1] = entry, len(kinds)
 	if parents {
@@ -214,9 +233,9 @@ func (l *Ledger) enqueueScript(ctx context.Context, some []*wanted, entry string
 		if w.at > 0 || w.in > 0 {
 			when = strconv.FormatInt(w.at, 10) + " " + strconv.FormatInt(w.in, 10)
 		}
-		args = append(args, kinds[w.kind], string(w.run), when, w.args, w.items, w.trace)
+		args = append(args, kinds[w.kind], string(w.run), when, w.args, w.items)
 	}
-	reply, err := space.RunText(ctx, l.rdb, script("enqueueall").assembled(), keys, args...)
+	reply, err := l.runLists(ctx, "enqueueall", keys, args)
 	if err == nil && len(reply) != len(some) {
 		err = fmt.Errorf("%w: %d replies to %d requests", space.ErrReply, len(reply), len(some))
 	}

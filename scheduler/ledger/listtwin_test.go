@@ -49,16 +49,16 @@ func TestFaultsOfListsAreFound(t *testing.T) {
 		"one request that exists spoils the others":  {"if #new == 0 then return replies end", "if #new < n then return replies end"},
 		"half of an atomic list is recorded":         {"call('HSET', RUN, unpack(runs))", "call('HSET', RUN, unpack(runs, 1, #new - #new % 2))"},
 		"an id asked for twice is two runs":          {"if states[i] or seen[id] then", "if states[i] then"},
-		"a run of the history is made again":         {"look(ofJob(k), unknown[k])", "look(ofJob(1), unknown[k])"},
+		"a run of the history is made again":         {"look(ofJob(k), one[1]", "look(ofJob(1), one[1]"},
 		"an id that is remembered is asked again":    {"tonumber(remembered[i]) > now", "tonumber(remembered[i]) < now"},
-		"the ids of some are not remembered":         {"if ARGV[k - 4] ~= '0' then", "if ARGV[6] ~= '0' then"},
+		"the ids of some are not remembered":         {"if lasts[k] then", "if lasts[1] then"},
 		"a list counts one for all of a definition":  {"'#' .. name, more)", "'#' .. name, 1)"},
 		"a later request is due at once":             {"at > now and 0 or 1", "1"},
 		"a request is not pushed if its maker dies":  {"call('ZADD', PUSH, unpack(push))", ""},
-		"a request goes to the queue of another one": {"ARGV[k - 6]", "ARGV[4]"},
-		"a request has the parent of another one":    {"parents[all[i]] ..", "parents[1] .."},
+		"a request goes to the queue of another one": {"inReady[k] = ARGV[at - 6]", "inReady[k] = ARGV[4]"},
+		"a request has the parent of another one":    {"BY = parents[k]", "BY = parents[1]"},
 		"a parent has one child of a list":           {"n + #ids", "n + 1"},
-		"the trace context of a request is lost":     {" .. ARGV[base + 6 * i]\n", "\n"},
+		"the trace context of a request is lost":     {".. traces[k]", ""},
 		"a run is in no index":                       {"call('ZADD', OPEN, unpack(open))", ""},
 		"a list forgets nothing":                     {"forget(100)", ""},
 		"a definition is kept for another job":       {"ofJob(k)\n      keepMade", "ofJob(1)\n      keepMade"},
@@ -120,14 +120,15 @@ func (w *listTwins) run(ctx context.Context, cmd *redis.Cmd) {
 	}
 	kinds := args[1].(int)
 	want := make([]any, 0, len(got))
-	for at := 2 + 10*kinds; at < len(args); at += 6 {
+	for at := 2 + 10*kinds; at < len(args); at += 5 {
 		kind, request := args[2+10*(args[at].(int)-1):], args[at:]
 		start, pause, _ := strings.Cut(request[2].(string)+" 0 0", " ")
 		if request[2] == "" {
 			start, pause = "0", "0"
 		}
 		pause, _, _ = strings.Cut(pause, " ")
-		single := []any{kind[0], request[1], kind[1], kind[2], start, pause, kind[3], request[3], fmt.Sprint(kind[5], us, kind[6]), kind[7], kind[8], kind[9], "", kind[4], request[5]}
+		parent, _, _ := strings.Cut(kind[4].(string), " ")
+		single := []any{kind[0], request[1], kind[1], kind[2], start, pause, kind[3], request[3], fmt.Sprint(kind[5], us, kind[6]), kind[7], kind[8], kind[9], "", parent, kind[4].(string)[len(parent):]}
 		for _, item := range strings.Split(request[4].(string), us) {
 			single = append(single, item)
 		}
@@ -135,7 +136,7 @@ func (w *listTwins) run(ctx context.Context, cmd *redis.Cmd) {
 		for _, name := range []string{"hist:", "done:", "output:", "made:"} {
 			own = append(own[:len(own):len(own)], "{"+w.namespace+"}:"+name+fmt.Sprint(kind[0]))
 		}
-		if kind[4] != "" {
+		if parent != "" {
 			own = append(own, "{"+w.namespace+"}:children")
 		}
 		reply, err := frozen(w.one).Run(ctx, w.plain, own, single...).Slice()

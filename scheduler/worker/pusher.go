@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"runtime"
 	"slices"
 	"sync"
 
@@ -153,6 +154,7 @@ func (p *Pusher) Run(ctx context.Context, log *slog.Logger) {
 		often.Flush(ctx, false)
 		select {
 		case <-p.wake:
+			runtime.Gosched() // goroutines that were waked together add together
 		case <-ctx.Done():
 			ended = true
 		}

@@ -6,64 +6,72 @@
 --       a kind has a parent, then acts if there is an entry for the audit
 -- ARGV: 1 entry for the audit, or ""; it counts the runs that are new  2 how many kinds there are
 --       for each kind: job, queue, trigger, ms for which its ids are remembered (0: not beyond the
---       history), the run from which its runs were made or "", name of the definition, definition
---       (JSON), ms for which a run waits for its bundle or "", what happens to it then, limits of
---       its holds
---       for each request, at most 1,000: the number of its kind, run id, "" or when it starts: not
---       before (server ms), and not before so many ms from now, arguments (JSON), items joined by
---       \31, the trace context of the request, after a blank, or ""
+--       history), the run from which its runs were made or "" and, after a blank, the trace context
+--       of the requests, name of the definition, definition (JSON), ms for which a run waits for its
+--       bundle or "", what happens to it then, limits of its holds
+--       for each request, at most 1,000: its kind (a number), run id, "" or when it starts: not
+--       before (server ms), and not before so many ms from now, arguments (JSON), items (joined by
+--       \31)
 -- Replies: for each request 1: created and due under the n 1 | 0: created, scheduled | the state of
 --   the run that exists ("" when only the id is remembered, or where other records are long)
 local entry, kinds = ARGV[1], tonumber(ARGV[2])
 local base, first = 2 + 10 * kinds, #KEYS - 4 * kinds - (entry == '' and 0 or 1)
-local n, CHILDREN = (#ARGV - base) / 6, nil
+local n, CHILDREN, parents, traces = (#ARGV - base) / 5, nil, {}, {}
 for k = 1, kinds do
-  if ARGV[10 * k - 3] ~= '' then CHILDREN = KEYS[#KEYS - (entry == '' and 0 or 1)] end
+  parents[k], traces[k] = string.match(ARGV[10 * k - 3], '^([^ ]*)(.*)$')
+  if parents[k] ~= '' then CHILDREN = KEYS[#KEYS - (entry == '' and 0 or 1)] end
 end
 if CHILDREN then first = first - 1 end
 
--- ofJob makes the functions of the library work on the history of a kind's job, and returns its
--- key.
+-- ofJob makes the functions of the library work on the history of a kind's job, and returns its key.
 local function ofJob(k)
   HIST, DONE, OUTPUT, MADE = unpack(KEYS, first + 4 * k - 3, first + 4 * k)
   return HIST
 end
 
--- First, the existing runs. Some of these records are long: most of the time of a request would be
--- spent on copies of them.
-local ids, states = {}, {}
-local function look(key, which)
-  local names = {}
-  for j = 1, #which do names[j] = ids[which[j]] end
-  local found = values(key, names)
-  for j = 1, #which do
-    local record = found[j]
-    if record == nil then record = call('HEXISTS', key, names[j]) == 1 and '' end
-    if record then states[which[j]] = string.match(record, R_MATCH[[(STATE)]]) or '' end
+-- Look for the runs. Some of their records are long: copies of them would take most of the time of
+-- a request. which: the numbers of the requests with these ids; nil: all of them, in order.
+local ids, kindOf, states, unknown = {}, {}, {}, {}
+local function look(key, names, which)
+  local bytes = 0
+  for from = 1, #names, 32 do
+    local upto = math.min(from + 31, #names)
+    local found = bytes < 262144 and call('HMGET', key, unpack(names, from, upto))
+    for j = from, upto do
+      local record = found and found[j - from + 1] or not found and call('HEXISTS', key, names[j]) == 1 and ''
+      if record then
+        bytes = bytes + #record
+        states[which and which[j] or j] = string.match(record, R_MATCH[[(STATE)]]) or ''
+      end
+    end
   end
 end
-local all = {}
-for i = 1, n do ids[i], all[i] = ARGV[base + 6 * i - 4], i end
-look(RUN, all)
-local unknown = {} -- by kind
+for i = 1, n do ids[i], kindOf[i] = ARGV[base + 5 * i - 3], tonumber(ARGV[base + 5 * i - 4]) end
+look(RUN, ids)
 for i = 1, n do
-  local k = tonumber(ARGV[base + 6 * i - 5])
-  all[i], unknown[k] = k, unknown[k] or {}
-  if not states[i] then unknown[k][#unknown[k] + 1] = i end
+  if not states[i] then
+    local one = unknown[kindOf[i]]
+    if not one then
+      one = {{}, {}}
+      unknown[kindOf[i]] = one
+    end
+    one[1][#one[1] + 1], one[2][#one[2] + 1] = ids[i], i
+  end
 end
-for k = 1, kinds do
-  if unknown[k] and #unknown[k] > 0 then look(ofJob(k), unknown[k]) end
-end
+for k, one in pairs(unknown) do look(ofJob(k), one[1], one[2]) end
 local remembered = call('ZMSCORE', IDS, unpack(ids))
 local replies, seen, new, ofKind, remembers = {}, {}, {}, {}, false
 for i = 1, n do
-  local id, k = ids[i], all[i]
+  local id, k, when = ids[i], kindOf[i], ARGV[base + 5 * i - 2]
   if not states[i] and remembered[i] and tonumber(remembered[i]) > now then states[i] = '' end
   if states[i] or seen[id] then
     replies[i] = states[i] or replies[seen[id]] == 1 and 'due' or 'scheduled'
   else
-    local at, later = string.match(ARGV[base + 6 * i - 3], '^(%d+) (%d+)$')
-    at = at and math.max(tonumber(at), now + later) or now
+    local at = now
+    if when ~= '' then
+      local start, later = string.match(when, '^(%d+) (%d+)$')
+      at = math.max(tonumber(start), now + later)
+    end
     ofKind[k] = ofKind[k] or {}
     seen[id], new[#new + 1], ofKind[k][#ofKind[k] + 1] = i, i, id
     replies[i], states[-i] = at > now and 0 or 1, at -- below 1: when it is due
@@ -75,10 +83,9 @@ if #new == 0 then return replies end
 local byName = tonumber(WRITTEN or '1') >= 2
 for k = 1, kinds do if ofKind[k] then checkBodies(ARGV[10 * k - 2]) end end
 call('ZCARD', OPEN) call('ZCARD', READY) call('ZCARD', PUSH) call('ZCARD', TIMER)
-local parents = {}
 for k = 1, kinds do
-  local parent = ARGV[10 * k - 3]
-  parents[k] = parent ~= '' and ofKind[k] and childrenOf(parent, ofKind[k], ofJob(k), CHILDREN) or ''
+  local parent = parents[k]
+  parents[k] = (parent ~= '' and ofKind[k] and childrenOf(parent, ofKind[k], ofJob(k), CHILDREN) or '') .. traces[k]
 end
 if remembers then forget(100) end
 if entry ~= '' then audit((string.gsub(entry, '\31[^\31]*', '\31' .. #new, 1))) end
@@ -87,7 +94,7 @@ for j = 1, #new do names[j] = ids[new[j]] end
 old = call('HMGET', BODY, unpack(names)) -- a foreign write has removed its record
 for j = 1, #new do
   if old[j] then
-    ofJob(all[new[j]])
+    ofJob(kindOf[new[j]])
     disembody(names[j])
   end
 end
@@ -102,24 +109,34 @@ for k = 1, kinds do
   end
 end
 
+-- The requests of a kind have these texts in common.
+local inOpen, inReady, inBody, inRun, lasts = {}, {}, {}, {}, {}
+for k = 1, kinds do
+  local at, more = 10 * k, ofKind[k]
+  if more then
+    inOpen[k] = ARGV[at - 7] .. '\0' .. '0000000000000000' .. '\0'
+    inReady[k] = ARGV[at - 6] .. '\0' .. format('%016.0f', now) .. '\0'
+    inBody[k] = US .. (byName and '@' .. ARGV[at - 2] or ARGV[at - 1])
+    inRun[k] = R_TEXT{STATE = 'due'; N = '1'; JOB = ARGV[at - 7]; QUEUE = ARGV[at - 6]; TRIGGER = ARGV[at - 5]; CREATED = ms; SINCE = ms;
+      BY = parents[k]; PATIENCE = ARGV[at]; ONBUSY = ARGV[at + 1]; LIMITS = ARGV[at + 2]; ITEMS = ''}
+    lasts[k] = ARGV[at - 4] ~= '0' and format('%.0f', now + ARGV[at - 4])
+  end
+end
 local runs, bodies, open, ready, push, timer, keep = {}, {}, {}, {}, {}, {}, {}
 for j = 1, #new do
   local i, a, b = new[j], 2 * j - 1, 2 * j
-  local id, k, at, args, items = ids[i], 10 * all[i], states[-i], ARGV[base + 6 * i - 2], ARGV[base + 6 * i - 1]
-  local job, queue, trigger, by = ARGV[k - 7], ARGV[k - 6], ARGV[k - 5], parents[all[i]] .. ARGV[base + 6 * i]
-  runs[a], bodies[a], bodies[b] = id, id, args .. US .. (byName and '@' .. ARGV[k - 2] or ARGV[k - 1])
-  open[a], open[b] = '0', job .. '\0' .. '0000000000000000' .. '\0' .. id
-  if ARGV[k - 4] ~= '0' then keep[#keep + 1], keep[#keep + 2] = format('%.0f', now + ARGV[k - 4]), id end
+  local id, k, items = ids[i], kindOf[i], ARGV[base + 5 * i]
+  runs[a], runs[b], bodies[a], bodies[b] = id, inRun[k] .. items, id, ARGV[base + 5 * i - 1] .. inBody[k]
+  open[a], open[b] = '0', inOpen[k] .. id
+  if lasts[k] then keep[#keep + 1], keep[#keep + 2] = lasts[k], id end
   if replies[i] == 1 then
-    ready[#ready + 1], ready[#ready + 2] = '0', queue .. '\0' .. format('%016.0f', now) .. '\0' .. id
+    ready[#ready + 1], ready[#ready + 2] = '0', inReady[k] .. id
     push[#push + 1], push[#push + 2] = ms, id
-    runs[b] = R_TEXT{STATE = 'due'; N = '1'; JOB = job; QUEUE = queue; TRIGGER = trigger; CREATED = ms; SINCE = ms; BY = by;
-      PATIENCE = ARGV[k]; ONBUSY = ARGV[k + 1]; LIMITS = ARGV[k + 2]; ITEMS = items}
   else
-    at = format('%.0f', at)
+    local at, k = format('%.0f', states[-i]), 10 * k
     timer[#timer + 1], timer[#timer + 2] = at, id
-    runs[b] = R_TEXT{STATE = 'scheduled'; JOB = job; QUEUE = queue; TRIGGER = trigger; CREATED = ms; AT = at; BY = by;
-      PATIENCE = ARGV[k]; ONBUSY = ARGV[k + 1]; LIMITS = ARGV[k + 2]; ITEMS = items}
+    runs[b] = R_TEXT{STATE = 'scheduled'; JOB = ARGV[k - 7]; QUEUE = ARGV[k - 6]; TRIGGER = ARGV[k - 5]; CREATED = ms; AT = at;
+      BY = parents[kindOf[i]]; PATIENCE = ARGV[k]; ONBUSY = ARGV[k + 1]; LIMITS = ARGV[k + 2]; ITEMS = items}
   end
 end
 if #keep > 0 then call('ZADD', IDS, unpack(keep)) end
