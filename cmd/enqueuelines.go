@@ -23,12 +23,12 @@ import (
 )
 
 const (
-	// The bounds of a batch. A file of any size takes the memory of one.
+	// The bounds of a batch. A file of any size takes the memory of one batch.
 	batchLines = 200
 	batchBytes = 1 << 20
 
 	lineMost      = 16 << 20         // bytes of one line
-	linesPatience = 30 * time.Second // how long a batch is repeated while Redis is unreachable
+	linesPatience = 30 * time.Second // for which a batch is sent again while Redis does not respond
 	linesTry      = 10 * time.Second // how long one attempt may take
 )
 
@@ -230,9 +230,9 @@ func (l *requestLines) record(ctx context.Context, batch []requestLine) error {
 	return l.out.write(replies)
 }
 
-// send records a list, which begins with a line. It repeats that for some time while Redis is
-// unreachable: the requests have their IDs, so none is recorded twice. An attempt that has begun is
-// not interrupted. doubt reports whether the list may be recorded although there is an error.
+// send records a list, which begins with a line. It repeats that for some time while Redis does not
+// respond: the requests have their IDs, so none is recorded twice. An attempt that has begun is not
+// interrupted. doubt reports whether the list may be recorded although there is an error.
 func (l *requestLines) send(ctx context.Context, list ledger.List, first int) (replies []ledger.Replied, doubt bool, err error) {
 	patience, cancel := context.WithTimeout(ctx, linesPatience)
 	defer cancel()

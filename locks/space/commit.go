@@ -17,7 +17,8 @@ type Commit[T any] struct {
 	Send    func(context.Context, []T) // makes one attempt, and answers these calls
 	Spawn   func(func()) bool          // starts a goroutine, unless its owner is closed
 	Refuse  func([]T)                  // answers calls for which Spawn has started none
-	Once    bool                       // a goroutine makes one attempt, and Spawn the next one
+	// Once makes each goroutine that Spawn starts make one attempt, and Spawn start the next one.
+	Once bool
 
 	mu       sync.Mutex
 	inFlight int // attempts; guarded by mu

@@ -92,8 +92,8 @@
 //
 // Requests are many, too. One request alone has a fast path. Requests that come while another one
 // of their process is under way are recorded together, and so is a list ([Ledger.EnqueueAll]), by a
-// script that makes each call of Redis once for all of them. It has no second path: a test runs the
-// script for one request instead, for each of them, and compares the results.
+// script that makes each call of Redis once for all of them. It has no second path: a test runs
+// the script for one request instead, for each of them, and compares the results.
 //
 // A script is assembled from the functions that it uses (scripts/lib, by nouns): see package locks.
 // It names keys and the fields of records, which layout.go describes.
@@ -124,12 +124,12 @@
 // A list is recorded by as many scripts as its length and its bytes need, or by one if it is
 // atomic: all of its runs, or none. A request gets its id before it is first sent. So a list may be
 // sent again after a lost reply, a failover or the death of its sender: the runs that were recorded
-// exist already, and the others are recorded. The replies say which.
+// exist already, and the others are recorded. Each request has its own reply.
 //
 //   - A request that cannot be recorded does not affect the others: most are refused before
 //     anything is sent, and when Redis refuses a script, each of its requests is sent alone.
 //   - A script that gets no reply may have been executed. The requests behind it are not sent, so
-//     what was recorded is the beginning of the list.
+//     the beginning of the list is recorded.
 //   - The audit has one entry for a list, which counts the runs that are new.
 //
 // # Requests that come through the queue

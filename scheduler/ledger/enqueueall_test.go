@@ -21,7 +21,7 @@ import (
 	"lockstep/scheduler/ledger"
 )
 
-// bulky is a job whose runs need a field bill, and no other lock.
+// bulky is a job for runs that lock the bill in their args.
 func bulky(name string) *jobs.Job {
 	job := newJob(name)
 	job.Every = 0
@@ -377,6 +377,11 @@ func TestRequestsOfManyGoroutinesShareAScript(t *testing.T) {
 		job := bulky("a")
 		var group sync.WaitGroup
 		for i := range callers {
+			if i == 1 { // the first one is under way
+				for hook.scripts.Load() == 0 {
+					time.Sleep(time.Millisecond)
+				}
+			}
 			group.Go(func() {
 				enqueued, err := f.Enqueue(f.Context(), bill(job, fmt.Sprint(i/2), i))
 				if err != nil || enqueued.Run != jobs.RunID(fmt.Sprint("a#", i/2)) {

@@ -162,7 +162,7 @@ func TestScriptsAreCalledByTheirNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	called := make(map[string]bool)
-	call := regexp.MustCompile(`\b(?:run|runAct|runChild|runAll|runKeyed|overlap|calls)\((?:ctx, )?"([^"]+)"`)
+	call := regexp.MustCompile(`\b(?:run|runAct|runChild|runAll|runKeyed|runLists|overlap|calls)\((?:ctx, )?"([^"]+)"`)
 	for _, path := range paths {
 		text, err := os.ReadFile(path)
 		if err != nil {

@@ -72,8 +72,8 @@
 //	                             would have alone: one with an error does not affect the others.
 //	                             With atomic, all of them are recorded, or, with an error that
 //	                             names the first bad one (items[3]), none; they have at most 4 MiB
-//	                             of args and lock keys. An item that is sent again needs its id, or
-//	                             it is a new run
+//	                             of args and lock keys. An item that is sent again needs its id,
+//	                             or it is a new run
 //	/api/v1/runs/{id}/cancel     and runs/{id}/retry {"reason"}
 //	/api/v1/runs/cancel          and runs/retry {"reason", "dry_run", "expect"}: all runs that the
 //	                             filters in the query find, at most 10,000; at least one filter. The
