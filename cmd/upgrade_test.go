@@ -282,7 +282,10 @@ func (o *rollout) settled() {
 	o.t.Helper()
 	eventually(o.t, time.Minute, "all workers are up", func() bool {
 		o.tend()
-		up := o.up()
+		// not by the command line, since each command is a process
+		list, err := o.r.conn.reader.Workers(o.t.Context())
+		must(o.t, err)
+		up := as[[]workerJSON](o.t, list)
 		return !slices.ContainsFunc(o.workers, func(p *process) bool {
 			return !slices.ContainsFunc(up, func(w workerJSON) bool { return w.PID == p.worker() })
 		})
@@ -304,7 +307,7 @@ func (o *rollout) roll(newer bool, total time.Duration) {
 		if i%2 == 1 {
 			o.kill()
 		}
-		pause(o.t.Context(), time.Second)
+		pause(o.t.Context(), min(time.Second, max(200*time.Millisecond, total/8)))
 	}
 }
 
@@ -319,7 +322,7 @@ func (o *rollout) written() int {
 // upgradeTime is how long each direction takes, and the seed of its kills.
 func upgradeTime(t *testing.T) (total time.Duration, seed uint64) {
 	t.Helper()
-	total, seed = 4*time.Second, rand.Uint64N(1_000_000)
+	total, seed = 3*time.Second, rand.Uint64N(1_000_000)
 	var err error
 	if asked := os.Getenv("LOCKSTEP_UPGRADE_FOR"); asked != "" {
 		total, err = time.ParseDuration(asked)
@@ -412,12 +415,9 @@ func TestFaultLastReleaseBesideThisBuild(t *testing.T) {
 	}
 	eventually(t, 2*time.Minute, "the requested runs have ended", func() bool {
 		o.tend()
-		for _, run := range o.runs() {
-			if slices.Contains(o.asked, run.ID) && !run.final() {
-				return false
-			}
-		}
-		return true
+		list, err := o.r.conn.reader.Runs(t.Context(), admin.RunFilter{})
+		must(t, err)
+		return !slices.ContainsFunc(as[[]runJSON](t, list), func(r runJSON) bool { return slices.Contains(o.asked, r.ID) && !r.final() })
 	})
 	var want []string
 	defer func() {
