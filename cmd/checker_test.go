@@ -704,8 +704,8 @@ func TestCheckerFindsPlantedFaults(t *testing.T) {
 // settledTurns returns turns as they may have been in force when Redis lost data around them.
 //
 // Soon after workers have left, their definition is active for up to a minute, but only Redis has
-// it: with it lost, the trigger of the other workers decides all ticks after the last one that these
-// know, also those of the time before the others left.
+// it: with it lost, the trigger of the other workers decides all ticks after the last one that
+// these know, also those of the time before the others left.
 //
 // When the loss and the turn come together, no worker may be left that knew the older definition
 // before the newer one. Then a worker that is still starting with the older one makes it active

@@ -56,7 +56,7 @@ func TestFaultsOfListsAreFound(t *testing.T) {
 		"a later request is due at once":             {"at > now and 0 or 1", "1"},
 		"a request is not pushed if its maker dies":  {"call('ZADD', PUSH, unpack(push))", ""},
 		"a request goes to the queue of another one": {"inReady[k] = ARGV[at - 6]", "inReady[k] = ARGV[4]"},
-		"a request has the parent of another one":    {"local parent = ARGV[10 * k - 3]", "local parent = ARGV[7]"},
+		"a request has the parent of another one":    {"local parent = parents[k]", "local parent = parents[1]"},
 		"a parent has one child of a list":           {"n + #ids", "n + 1"},
 		"the trace context of a request is lost":     {".. traces[k]", ""},
 		"a run is in no index":                       {"call('ZADD', OPEN, unpack(open))", ""},

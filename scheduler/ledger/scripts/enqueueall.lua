@@ -7,8 +7,8 @@
 -- ARGV: 1 entry for the audit, or ""; it counts the runs that are new  2 how many kinds there are
 --       for each kind: job, queue, trigger, ms for which its ids are remembered (0: not beyond the
 --       history), the run from which its runs were made or "" and, after a blank, the trace context
---       of the requests, name of the definition, definition (JSON), ms for which a run waits for its
---       bundle or "", what happens to it then, limits of its holds
+--       of the requests, name of the definition, definition (JSON), ms for which a run waits for
+--       its bundle or "", what happens to it then, limits of its holds
 --       for each request, at most 1,000: its kind (a number), run id, "" or when it starts: not
 --       before (server ms), and not before so many ms from now, arguments (JSON), items (joined by
 --       \31)
@@ -23,7 +23,7 @@ for k = 1, kinds do
 end
 if CHILDREN then first = first - 1 end
 
--- ofJob makes the functions of the library work on the history of a kind's job, and returns its key.
+-- ofJob makes the functions of the library work on the history of a kind's job. It returns the key.
 local function ofJob(k)
   HIST, DONE, OUTPUT, MADE = unpack(KEYS, first + 4 * k - 3, first + 4 * k)
   return HIST
