@@ -231,8 +231,10 @@
 //
 // # Definitions of finished runs
 //
-// The final record of a run has the first 8 characters of the name of its definition, in the field
-// of the hold, which a final record does not need otherwise. Each job has a set of the definitions
+// The final record of a run has the first 6 characters of the name of its definition, in the field
+// of the hold, which a final record does not need otherwise. That is short, since there are very
+// many records, and enough to tell the definitions of one job apart: of 100, two have the same 6 in
+// one of ten million cases, and then both count as not kept. Each job has a set of the definitions
 // that it keeps for its finished runs (the key made), by their last use: the time at which the text
 // was stored, or later, the last body that named it was removed. [Ledger.Made] finds the name that
 // begins with these characters in the set of the job, and returns the text.

@@ -82,7 +82,7 @@ func TestFaultsOfFastPathsAreFound(t *testing.T) {
 		"a request takes a definition that is not stored":    {"call('HSTRLEN', DEFS, '@' .. name) == #ARGV[9] - at", "true"},
 		"a finish drops a definition in use":                 {"if not kept then", "if true then"},
 		"a finish does not note the last use of it":          {"redis.pcall('ZADD', MADE, 'XX', 'CH', ms, name) == 1 or", ""},
-		"a finish does not name its definition":              {"sub(name, 1, 8)", "''"},
+		"a finish does not name its definition":              {"sub(name, 1, 6)", "''"},
 		"a finish counts one for all that end together":      {"'#' .. name, -n)", "'#' .. name, -1)"},
 		"a claim brings a name that its worker lacks":        {"if runnable and mark then", "if false then"},
 		"a finish is not counted":                            {"for trigger, n in pairs(triggers) do", "for trigger, n in pairs({}) do"},

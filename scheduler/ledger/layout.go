@@ -203,7 +203,7 @@ type storedRun struct {
 
 	// The last attempt. A final record has neither Session nor Started.
 	Token string `new:"0"`
-	// Holder is its hold. A final record has here the first 8 characters of the name of the
+	// Holder is its hold. A final record has here the first 6 characters of the name of the
 	// definition that its body named. One of an early build has the hold, which contains a dot.
 	Holder  string
 	Session string // of its worker

@@ -17,7 +17,7 @@ import (
 var ErrNotKept = errors.New("the definition of the run is not kept")
 
 // madeLength is how much of the name of its definition a final record has. The scripts know it.
-const madeLength = 8
+const madeLength = 6
 
 // Made returns the definition that a run was made with: of an outstanding run as
 // [Ledger.Definition] does, of a finished one as long as it is kept. Otherwise the error is
@@ -46,10 +46,11 @@ func (l *Ledger) madeText(ctx context.Context, record *Record) (string, error) {
 	if err != nil && !errors.Is(err, redis.Nil) {
 		return "", err
 	}
-	for _, name := range kept.Val() {
-		if !strings.HasPrefix(name, record.Made) {
-			continue
-		}
+	names := slices.DeleteFunc(kept.Val(), func(name string) bool { return !strings.HasPrefix(name, record.Made) })
+	if len(names) > 1 {
+		return "", ErrNotKept
+	}
+	for _, name := range names {
 		text, err := l.rdb.HGet(ctx, l.prefix+"defs", "@"+name).Result()
 		switch {
 		case err == nil && nameOf(text) == name:

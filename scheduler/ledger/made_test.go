@@ -348,8 +348,8 @@ func newOlderScripts(t *testing.T, rdb *redis.Client) *olderScripts {
 			{"keepMade(name, #text)", ""},
 			{"if not usedMade(sub(name, 2)) then", "if true then"},
 			{"if not kept then", "if true then"},
-			{"sub(name or '', 2, 9)", "''"},
-			{"sub(name, 1, 8)", "''"},
+			{"sub(name or '', 2, 7)", "''"},
+			{"sub(name, 1, 6)", "''"},
 			{"\ntidyMade()\n", "\n"},
 			{"call('DEL', MADE)", ""},
 			{"run[R_HOLDER] = ''", ""},
@@ -436,5 +436,12 @@ func TestOnlyTheJobsOwnDefinitionIsFound(t *testing.T) {
 		}
 		f.register(f.job)
 		f.wantMade("it is the active one", run, f.job)
+
+		run = f.canceled(f.job, "b")
+		f.wantMade("it is kept", run, f.job)
+		if err := f.rdb.ZAdd(f.Context(), f.key("made:j"), redis.Z{Score: 1, Member: name[:6] + "another-name----"}).Err(); err != nil {
+			f.Fatal(err)
+		}
+		f.wantMade("two names begin alike", run, nil)
 	})
 }

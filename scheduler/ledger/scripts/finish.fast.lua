@@ -98,7 +98,7 @@ do
         end
         hist[2 * e - 1] = id
         hist[2 * e] = F_TEXT{RUN = R_TEXT{STATE = 'succeeded'; N = format('%d', n + 1); JOB_SINCE = made; TOKEN = token;
-          HOLDER = sub(name, 1, 8); ATTEMPT = attempt; FIRST_CRASHES = tally; FINISHED = ms; CLOSED = '1' .. rest}; LOG = log;
+          HOLDER = sub(name, 1, 6); ATTEMPT = attempt; FIRST_CRASHES = tally; FINISHED = ms; CLOSED = '1' .. rest}; LOG = log;
           ARGS = sub(body, 1, string.byte(body, at - 1) == 32 and at - 2 or at - 1)}
         done[2 * e - 1], done[2 * e] = ms, id
         if tail ~= '' then tails[#tails + 1], tails[#tails + 2] = id, tail end

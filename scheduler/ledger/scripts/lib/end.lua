@@ -41,7 +41,7 @@ end
 -- the same.
 local function archive(id, run, log, args, name)
   if name and log == plainLog(run, run[R_SESSION]) then log = '@' .. run[R_SESSION] end
-  run[R_HOLDER], run[R_SESSION], run[R_STARTED] = sub(name or '', 2, 9), '', ''
+  run[R_HOLDER], run[R_SESSION], run[R_STARTED] = sub(name or '', 2, 7), '', ''
   local record = concat(run, US, 1, R_ITEMS - 1)
   if name then record = string.match(record, '^(.-)\31*$') end
   call('HSET', HIST, id, F_TEXT{RUN = record; LOG = log; ARGS = args})
