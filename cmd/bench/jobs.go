@@ -171,7 +171,7 @@ func through(ctx context.Context, server *server, name, addr string, n int) (p p
 		return p, err
 	}
 	began := time.Now()
-	err = each16(ctx, n, s.ask)
+	err = each16(ctx, 0, n, s.ask)
 	s.asked()
 	if err != nil {
 		return p, err
