@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"time"
 
 	"lockstep/jobs"
 	"lockstep/scheduler/ledger"
@@ -16,6 +17,10 @@ import (
 
 const (
 	pushMost = 500 // deliveries that are pushed and confirmed together
+
+	// lingerFor is how long a pusher collects deliveries after a push of several: a push and its
+	// confirmation cost Redis much more for each of a few than for each of many.
+	lingerFor = 2 * time.Millisecond
 
 	// pendingMost is how many runs a pusher keeps. Pushing them takes about a second, less than a
 	// push may stay unconfirmed, and they need a few megabytes.
@@ -167,6 +172,7 @@ func (p *Pusher) Run(ctx context.Context, log *slog.Logger) {
 // pushAll pushes the pending deliveries. The last time, all of them together have the time of one
 // call: the sweep pushes the remaining ones. It returns false when that time was over.
 func (p *Pusher) pushAll(ctx context.Context, often *repeats.Logger, last bool) bool {
+	ended := ctx.Done()
 	// most of the deliveries that remain at the end should still be pushed
 	ctx = context.WithoutCancel(ctx)
 	if last {
@@ -185,6 +191,14 @@ func (p *Pusher) pushAll(ctx context.Context, often *repeats.Logger, last bool) 
 		}
 		if ctx.Err() != nil {
 			return false
+		}
+		if len(some) > 1 && len(some) < pushMost && !last {
+			linger := time.NewTimer(lingerFor)
+			select {
+			case <-linger.C:
+			case <-ended:
+			}
+			linger.Stop()
 		}
 	}
 	return true
