@@ -25,8 +25,10 @@ const (
 // asks are the ways to make requests.
 var asks = []struct {
 	system, how string
-	times       int                                                               // how many times as many requests as in the first way
-	run         func(ctx context.Context, w *whole, p *plain, after, n int) error // makes the requests after+1 to n
+	// how many times as many requests as in the first way
+	times int
+	// makes the requests after+1 to n
+	run func(ctx context.Context, w *whole, p *plain, after, n int) error
 }{
 	{"asynq", "ask", 1, func(ctx context.Context, _ *whole, p *plain, after, n int) error { return each16(ctx, after, n, p.ask) }},
 	{"lockstep", "ask", 1, func(ctx context.Context, w *whole, _ *plain, after, n int) error { return each16(ctx, after, n, w.ask) }},
