@@ -50,11 +50,8 @@ for i = 1, n do ids[i], kindOf[i] = ARGV[base + 5 * i - 3], tonumber(ARGV[base +
 look(RUN, ids)
 for i = 1, n do
   if not states[i] then
-    local one = unknown[kindOf[i]]
-    if not one then
-      one = {{}, {}}
-      unknown[kindOf[i]] = one
-    end
+    local one = unknown[kindOf[i]] or {{}, {}}
+    unknown[kindOf[i]] = one
     one[1][#one[1] + 1], one[2][#one[2] + 1] = ids[i], i
   end
 end

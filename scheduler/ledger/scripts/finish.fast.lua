@@ -116,9 +116,8 @@ do
       for name, n in pairs(uses) do
         local left = redis.pcall('HINCRBY', DEFS, '#' .. name, -n)
         if type(left) == 'number' and left <= 0 then
-          -- as usedMade of the library
-          local kept = redis.pcall('ZADD', MADE, 'XX', 'CH', ms, name) == 1 or type(redis.pcall('ZSCORE', MADE, name)) == 'string'
-          if not kept then
+          -- as usedMade and disembody of the library
+          if redis.pcall('ZADD', MADE, 'XX', 'CH', ms, name) ~= 1 and type(redis.pcall('ZSCORE', MADE, name)) ~= 'string' then
             call('HDEL', DEFS, '@' .. name, '#' .. name)
           elseif left < 0 then
             call('HSET', DEFS, '#' .. name, '0')
