@@ -738,6 +738,14 @@ func (m *meter) usesOfOperators() []use {
 		{"100 queues are registered", nil, func(ctx context.Context) error {
 			return m.queue.Own(ctx, named(m.namespace+strconv.FormatInt(m.last.Add(1), 10)+"-", 100))
 		}},
+		{"500 deliveries are pushed", nil, func(ctx context.Context) error {
+			deliveries := make([]ledger.Due, 500)
+			for i := range deliveries {
+				deliveries[i] = ledger.Due{Run: jobs.RequestRunID(m.job.Name, fmt.Sprint("pushed", m.last.Add(1))), N: 1, Queue: m.namespace}
+			}
+			_, err := m.queue.Push(ctx, deliveries...)
+			return err
+		}},
 	}
 }
 
