@@ -148,8 +148,8 @@ func TestAListIsBounded(t *testing.T) {
 			items[i].Args = json.RawMessage(fmt.Sprintf(`{"bill": %d, "x": %q}`, i, strings.Repeat("x", 120_000)))
 		}
 		_, err := f.EnqueueAll(f.Context(), ledger.List{Items: items[:40], Atomic: true})
-		if refused, ok := errors.AsType[*ledger.RequestError](err); !ok || refused.Index != 34 || !errors.Is(err, jobs.ErrTooLarge) {
-			f.Errorf("an atomic list of 4.8 MB: %v, want it to name items[34]", err)
+		if refused, ok := errors.AsType[*ledger.RequestError](err); !ok || refused.Index != 8 || !errors.Is(err, jobs.ErrTooLarge) {
+			f.Errorf("an atomic list of 4.8 MB: %v, want it to name items[8]", err)
 		}
 		f.wantRecorded("after refusals")
 		for _, r := range f.enqueueAll(ledger.List{Items: items[:40]}) {

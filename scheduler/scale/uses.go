@@ -189,7 +189,7 @@ func (m *meter) usesOfRuns() []use {
 		{"a request", nil, some(1, "null", 0)},
 		{"a list of 1,000 requests", nil, m.list(1000, "null", false)},
 		{"an atomic list of 1,000 requests", nil, m.list(1000, "null", true)},
-		{"an atomic list of 4 MiB", nil, m.list(40, big, true)},
+		{"an atomic list of 1 MiB", nil, m.list(10, big, true)},
 		{"a list of 4 MiB", nil, m.list(40, big, false)},
 		{"requests of 100 KiB", nil, some(10, big, time.Hour)},
 		{"outstanding runs", nil, func(ctx context.Context) error { _, err := m.ledger.Outstanding(ctx, "", 5000); return err }},

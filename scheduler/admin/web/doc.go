@@ -71,7 +71,7 @@
 //	                             "id", "state", "error"} for each item, with the status that it
 //	                             would have alone: one with an error does not affect the others.
 //	                             With atomic, all of them are recorded, or, with an error that
-//	                             names the first bad one (items[3]), none; they have at most 4 MiB
+//	                             names the first bad one (items[3]), none; they have at most 1 MiB
 //	                             of args and lock keys. An item that is sent again needs its id,
 //	                             or it is a new run
 //	/api/v1/runs/{id}/cancel     and runs/{id}/retry {"reason"}
