@@ -55,7 +55,7 @@ func TestTalk(t *testing.T) {
 	}
 
 	wait := "2m"
-	enqueued, err := c.EnqueueWithResponse(ctx, &client.EnqueueParams{Wait: &wait}, client.EnqueueJSONRequestBody{Job: "greet"})
+	enqueued, err := c.EnqueueWithResponse(ctx, &client.EnqueueParams{Wait: &wait}, client.EnqueueJSONRequestBody{Job: new("greet")})
 	if err != nil {
 		t.Fatal(err)
 	}
