@@ -1,9 +1,11 @@
 package admin
 
-import (
-	"net/http"
+import "lockstep/scheduler/ledger"
 
-	"lockstep/scheduler/ledger"
+// The statuses of HTTP that a recorded request would have alone, also on the command line.
+const (
+	created = 201 // a new run
+	existed = 200 // the run existed already
 )
 
 // Requested is the reply to one request of a list.
@@ -22,7 +24,7 @@ func NewRequested(r ledger.Replied, statusOf func(error) int) Requested {
 	case r.Err != nil:
 		return Requested{Status: statusOf(r.Err), Error: Text(r.Err.Error())}
 	case r.Exists:
-		return Requested{Status: http.StatusOK, ID: Text(r.Run), State: Text(r.State)}
+		return Requested{Status: existed, ID: Text(r.Run), State: Text(r.State)}
 	}
-	return Requested{Status: http.StatusCreated, ID: Text(r.Run), State: Text(r.State)}
+	return Requested{Status: created, ID: Text(r.Run), State: Text(r.State)}
 }
