@@ -187,7 +187,8 @@ func (l *requestLines) requestOf(text []byte) (ledger.Request, error) {
 	return request, nil
 }
 
-// record records a batch. If one of its lines cannot be recorded, it records those before.
+// record records a batch, in parts if it is too long for one list. If one of its lines cannot be
+// recorded, it records those before.
 func (l *requestLines) record(ctx context.Context, batch []requestLine) error {
 	if len(batch) == 0 {
 		return nil
@@ -210,6 +211,10 @@ func (l *requestLines) record(ctx context.Context, batch []requestLine) error {
 	if bad, is := errors.AsType[*ledger.RequestError](err); is {
 		if err := l.record(ctx, batch[:bad.Index]); err != nil {
 			return err
+		}
+		if bad.Index > 0 && errors.Is(bad.Err, jobs.ErrTooLarge) {
+			// The batch may be too large, and not the line.
+			return l.record(ctx, batch[bad.Index:])
 		}
 		return l.refused(batch[bad.Index].number, bad.Err)
 	}

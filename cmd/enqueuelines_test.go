@@ -92,3 +92,18 @@ func TestAFileOfRequestsIsContinued(t *testing.T) {
 		t.Errorf("%d deliveries are in the queue, want %d: a sweep pushes those of the lost reply", queued, want)
 	}
 }
+
+// TestLongLinesAreRecordedInParts: a batch of lines, each of which is allowed, is longer than an
+// atomic list may be.
+func TestLongLinesAreRecordedInParts(t *testing.T) {
+	t.Parallel()
+	server := redistest.New(t, redistest.Options{})
+	env := toolEnv(t, "REDIS_URL="+server.URL())
+	config := writeFile(t, "lockstep.yaml", "jobs: {hello: {command: [\"true\"]}}")
+	line := fmt.Sprintf("{\"x\": %q}\n", strings.Repeat("x", 125_000))
+	lines := writeFile(t, "lines", strings.Repeat(line, 20))
+	stdout, stderr, code := runTool(t, env, "enqueue", "hello", "-c", config, "--args-lines", lines, "--id", "{line}")
+	if got := strings.Count(stdout, "hello#"); code != 0 || got != 20 {
+		t.Errorf("exit code %d, %d runs, %s; want 0 and 20 runs", code, got, stderr)
+	}
+}
