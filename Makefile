@@ -12,9 +12,6 @@ SOAK     ?= 100
 RUN :=
 ONE := $(if $(RUN),-count=1 -run '^$(RUN)$$')
 
-# The tests of these packages start dozens of processes and measure time, so they run alone.
-ALONE := lockstep/cmd|lockstep/locks|lockstep/locks/space
-
 # Programs that the tests need besides Go, as command:package,package. The race detector needs a C
 # compiler to link.
 NEEDED := redis-server:redis-server gcc:gcc,libc6-dev
@@ -34,15 +31,9 @@ demo: ## three workers on an embedded Redis, with a page; ARGS= passes more flag
 	$(GO) run ./cmd/lockstep demo $(ARGS)
 
 # LOCKSTEP_REDIS_SERVER=FILE runs the tests on that redis-server or valkey-server instead of the one
-# in PATH.
+# in PATH. Two packages at a time, on any number of cores: some tests start dozens of processes.
 test: needed ## all tests, with the race detector; RUN=TestName PKG=./locks runs one
-	@all=$$($(GO) list $(PKG)) || exit 1; \
-	alone=$$(echo "$$all" | grep -xE '$(ALONE)'); \
-	others=$$(echo "$$all" | grep -vxE '$(ALONE)'); \
-	failed=0; \
-	[ -z "$$alone" ] || $(GO) test -race -p 1 -timeout 20m $(ONE) $$alone || failed=1; \
-	[ -z "$$others" ] || $(GO) test -race -p 2 -timeout 20m $(ONE) $$others || failed=1; \
-	exit $$failed
+	$(GO) test -race -p 2 -timeout 20m $(ONE) $(PKG)
 
 test-short: needed ## only the fast tests, without the race detector
 	$(GO) test -short $(ONE) $(PKG)
