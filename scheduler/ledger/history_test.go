@@ -356,7 +356,11 @@ func (p *play) enqueue() {
 		p.asked -= p.rand.IntN(4)
 	}
 	request := p.ask()
-	enqueued, err := p.Enqueue(p.Context(), request)
+	ctx := p.Context()
+	if p.asked%3 == 0 {
+		ctx = requester.In(ctx)
+	}
+	enqueued, err := p.Enqueue(ctx, request)
 	if err != nil {
 		p.fatalf("%v", err)
 	}
