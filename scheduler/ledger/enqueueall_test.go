@@ -374,13 +374,21 @@ func TestRequestsOfManyGoroutinesShareAScript(t *testing.T) {
 		f.enqueues(f.Ledger, newJob("j"), "warm")
 		hook := &countScripts{wait: make(chan struct{})}
 		f.rdb.AddHook(hook)
+		release := sync.OnceFunc(func() { close(hook.wait) })
+		defer release() // also after a failure, so that no goroutine is left
+		await := func(what string, holds func() bool) {
+			f.Helper()
+			for began := time.Now(); !holds(); time.Sleep(time.Millisecond) {
+				if time.Since(began) > time.Minute {
+					f.Fatalf("not within a minute: %s; %d requests wait", what, f.Waiting())
+				}
+			}
+		}
 		job := bulky("a")
 		var group sync.WaitGroup
 		for i := range callers {
-			if i == 1 { // the first one is under way
-				for hook.scripts.Load() == 0 {
-					time.Sleep(time.Millisecond)
-				}
+			if i == 1 {
+				await("the first one is under way", func() bool { return hook.scripts.Load() > 0 })
 			}
 			group.Go(func() {
 				enqueued, err := f.Enqueue(f.Context(), bill(job, fmt.Sprint(i/2), i))
@@ -389,9 +397,7 @@ func TestRequestsOfManyGoroutinesShareAScript(t *testing.T) {
 				}
 			})
 		}
-		for f.Waiting() < callers-1 {
-			time.Sleep(time.Millisecond) // until the others wait for the first one
-		}
+		await("the others wait for the first one", func() bool { return f.Waiting() >= callers-1 })
 		gone, leave := context.WithCancelCause(f.Context())
 		left := errors.New("left")
 		group.Go(func() {
@@ -399,14 +405,10 @@ func TestRequestsOfManyGoroutinesShareAScript(t *testing.T) {
 				f.Errorf("a caller that has left gets %v, want its cause", err)
 			}
 		})
-		for f.Waiting() < callers {
-			time.Sleep(time.Millisecond)
-		}
+		await("one more waits", func() bool { return f.Waiting() >= callers })
 		leave(left)
-		for f.Waiting() > callers-1 {
-			time.Sleep(time.Millisecond)
-		}
-		close(hook.wait)
+		await("that one has left", func() bool { return f.Waiting() < callers })
+		release()
 		group.Wait()
 		if n := hook.scripts.Load(); n > 3 { // perhaps one with the text
 			f.Errorf("%d scripts for %d requests, want one, and one for all others", n, callers)
