@@ -16,8 +16,8 @@ const (
 	MaxRequests = 1000
 
 	// MaxAtomic bounds the bytes of arguments and lock keys of a list that is atomic: one script
-	// records it. With MaxRequests requests, it is the only one that keeps Redis busy for more than
-	// 5 ms (about 8 ms); all other lists are recorded in parts.
+	// records it. With MaxRequests requests, it keeps Redis busy for about 8 ms; other lists are
+	// recorded in parts, which take less than 5 ms each.
 	MaxAtomic = 1 << 20
 
 	// enqueuedTogether and bytesTogether bound the requests that one script records otherwise.
