@@ -33,7 +33,7 @@ demo: ## three workers on an embedded Redis, with a page; ARGS= passes more flag
 # LOCKSTEP_REDIS_SERVER=FILE runs the tests on that redis-server or valkey-server instead of the one
 # in PATH. Two packages at a time, on any number of cores: some tests start dozens of processes.
 test: needed ## all tests, with the race detector; RUN=TestName PKG=./locks runs one
-	$(GO) test -race -p 2 -timeout 20m $(ONE) $(PKG)
+	$(GO) test -race -p 2 -timeout 45m $(ONE) $(PKG)
 
 test-short: needed ## only the fast tests, without the race detector
 	$(GO) test -short $(ONE) $(PKG)

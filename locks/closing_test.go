@@ -64,6 +64,7 @@ func TestCloseDuringEverything(t *testing.T) {
 						_ = joined.Release()
 					})
 				}
+				eventually(t, "an actor has a lock", func() bool { return j.began() > round })
 				time.Sleep(time.Duration(random.IntN(100)) * time.Millisecond)
 				p.Set(faults)
 				time.Sleep(time.Duration(random.IntN(100)) * time.Millisecond)

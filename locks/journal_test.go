@@ -114,6 +114,13 @@ func (j *journal) add(c *claim, at int64) {
 	}
 }
 
+// began returns how many claims have begun.
+func (j *journal) began() int {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return len(j.claims)
+}
+
 // seen records that a claim was seen alive after at.
 func (j *journal) seen(c *claim, at int64) {
 	j.mu.Lock()

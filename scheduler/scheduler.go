@@ -3,6 +3,7 @@ package scheduler
 import (
 	"cmp"
 	"context"
+	"errors"
 	"log/slog"
 	"slices"
 	"sync"
@@ -41,9 +42,9 @@ const (
 	batch     = 500             // jobs with ticks that are created in one round trip
 	callLimit = 5 * time.Second // for one call of the ledger
 
-	mirrorEvery = 100 * time.Millisecond // between two checks whether outstanding runs must be read
-	// between two pages of them, so that they take a small part of Redis' time
-	mirrorPause = 20 * time.Millisecond
+	pageEvery = 100 * time.Millisecond // between two checks whether there are pages to handle
+	// between two pages, so that they take a small part of Redis' time
+	pagePause = 20 * time.Millisecond
 )
 
 // Options configure a [Scheduler]. All but Drift, OnRepeated and Logger are required.
@@ -204,7 +205,7 @@ func (s *Scheduler) Left() {
 // of Redis and repeats the call.
 func (s *Scheduler) Run(ctx context.Context) error {
 	var group sync.WaitGroup
-	for _, loop := range []func(context.Context){s.ticks, s.sweeps, s.lookUps, s.pauses, s.moves, s.mirrors, s.histories} {
+	for _, loop := range []func(context.Context){s.ticks, s.sweeps, s.lookUps, s.pauses, s.moves, s.mirrors, s.reasserts, s.histories} {
 		group.Go(func() { loop(ctx) })
 	}
 	defer s.often.Flush(context.WithoutCancel(ctx), true)
@@ -479,18 +480,31 @@ func (s *Scheduler) failed(ctx context.Context, call string, err error) {
 	}
 }
 
-// mirrors reads which runs are outstanding, page by page. It is a loop of its own, so that neither
-// ticks nor duty wait for it, however many runs are outstanding.
+// mirrors reads which runs are outstanding.
 func (s *Scheduler) mirrors(ctx context.Context) {
-	for wait := mirrorEvery; sleep(ctx, wait); {
+	s.pages(ctx, "read outstanding runs", s.o.Ledger.Mirror)
+}
+
+// reasserts re-asserts older ends after a loss of data.
+func (s *Scheduler) reasserts(ctx context.Context) {
+	s.pages(ctx, "re-assert older ends", s.o.Ledger.AssertMore)
+}
+
+// pages makes a call that handles one page and returns whether more remain, again and again. It is
+// a loop of its own, so that neither ticks nor duty wait for it, however many pages there are.
+func (s *Scheduler) pages(ctx context.Context, name string, page func(context.Context) (more bool, err error)) {
+	for wait := pageEvery; sleep(ctx, wait); {
 		call, cancel := context.WithTimeout(ctx, callLimit)
-		more, err := s.o.Ledger.Mirror(call)
+		more, err := page(call)
 		cancel()
-		wait = mirrorEvery
-		if err != nil {
-			s.failed(ctx, "read outstanding runs", err)
-		} else if more {
-			wait = mirrorPause
+		wait = pageEvery
+		switch {
+		case errors.Is(err, ledger.ErrLate):
+			s.o.Logger.WarnContext(ctx, "Redis has lost data, and not all that is known here could be re-asserted in time", "error", err)
+		case err != nil:
+			s.failed(ctx, name, err)
+		case more:
+			wait = pagePause
 		}
 	}
 }

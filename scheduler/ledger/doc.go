@@ -460,6 +460,14 @@
 // history (lost). A worker that comes when the grace period is over is refused; its session then
 // ends, too.
 //
+// A session is not renewed before its worker has asserted what it knows, and a fleet may have ended
+// more runs in ten minutes than Redis can write in one grace period. So a worker first asserts what
+// happened last: what runs, the last 300 ends of its own attempts, and the last 1,000 of which it
+// has heard. It looks up which ends Redis has kept, which after a failover are nearly all, and
+// asserts the others; an end that is older than a full history is none of them, unless its run is
+// still outstanding. Older ends follow while the worker works on ([Ledger.AssertMore]), until the
+// grace period is over.
+//
 // # What is not promised
 //
 //   - That runs of different jobs start in the order in which they became due: waits are ordered by

@@ -38,8 +38,9 @@ type memory struct {
 	own    map[jobs.RunID]*turn // the last attempt of this worker at a run
 	order  []jobs.RunID         // of own, in the order in which their attempts ended
 
-	loss string          // the last one
-	told map[string]bool // the facts that were re-asserted after it, by name
+	loss  string          // the last one
+	told  map[string]bool // the facts that were re-asserted after it, by name
+	older []fact          // what Assert has left to AssertMore
 }
 
 // mirror is one reading of the outstanding runs of ticks, page by page, while the news are also

@@ -23,6 +23,7 @@ type worker struct {
 	client   *locks.Client
 	revision int64
 	lost     string // the last loss
+	asked    int    // requests by ends
 }
 
 func (f *fixture) worker(name string) *worker {
@@ -69,6 +70,19 @@ func (w *worker) say() {
 	if err := w.Assert(w.Context(), w.client.Session(), w.lost, "config", []*jobs.Job{w.job}); err != nil {
 		w.Fatal(err)
 	}
+	w.sayMore()
+}
+
+// sayMore makes it re-assert what it has left, and returns the number of calls.
+func (w *worker) sayMore() (calls int) {
+	w.Helper()
+	for more := true; more; calls++ {
+		var err error
+		if more, err = w.AssertMore(w.Context()); err != nil {
+			w.Fatal(err)
+		}
+	}
+	return calls
 }
 
 // lose empties the namespace, as if Redis had restarted without its data, and starts a grace

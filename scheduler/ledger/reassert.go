@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,12 +18,19 @@ import (
 // there was none.
 var ErrLate = errors.New("the grace period of the ledger is over")
 
+// How many ends are asserted before the session is renewed. The last ones are those that Redis has
+// probably lost, and every worker of a fleet asserts as many in one grace period.
+const (
+	urgentOwn   = 300
+	urgentHeard = 1000
+)
+
 // Assert re-asserts what Redis may have lost, in the grace period after the loss: the cursors of
-// these definitions, which are registered anew, the outcomes of this worker's runs, the ends it has
-// heard of, and which runs of ticks are outstanding. session is the caller's, which has already
-// re-asserted its holds. Only facts seen since [Ledger.Remember] are known. loss identifies the
-// loss: called again for the same one, Assert continues where an error has stopped it. [ErrLate]
-// means that it is too late.
+// these definitions, which are registered anew, this worker's running attempts, the last ends of
+// its runs and of those it has heard of, and which runs of ticks are outstanding. Older ends are
+// left to [Ledger.AssertMore]. session is the caller's, which has already re-asserted its holds.
+// Only facts seen since [Ledger.Remember] are known. loss identifies the loss: called again for the
+// same one, Assert continues where an error has stopped it. [ErrLate] means that it is too late.
 func (l *Ledger) Assert(ctx context.Context, session locks.SessionID, loss, digest string, definitions []*jobs.Job) error {
 	if l.memory == nil {
 		return nil
@@ -38,7 +46,7 @@ func (l *Ledger) Assert(ctx context.Context, session locks.SessionID, loss, dige
 		}
 		l.memory.said([]fact{batch})
 	}
-	if err := l.say(ctx, known.facts); err != nil {
+	if err := l.say(ctx, known.urgent); err != nil {
 		return err
 	}
 	for _, created := range l.Create(ctx, known.again) {
@@ -48,18 +56,55 @@ func (l *Ledger) Assert(ctx context.Context, session locks.SessionID, loss, dige
 	}
 	// An attempt that was asserted as running may have ended since, and its finish may have come
 	// before that assertion: then the finish did not count.
-	if err := l.say(ctx, l.memory.recollect(session, loss, definitions).facts); err != nil {
+	if err := l.say(ctx, l.memory.recollect(session, loss, definitions).urgent); err != nil {
 		return err
 	}
-	l.memory.mu.Lock()
-	defer l.memory.mu.Unlock()
-	l.memory.news = "" // the numbers of the news may start again
+	l.memory.do(func() {
+		l.memory.news = "" // the numbers of the news may start again
+		l.memory.older = known.older
+	})
 	return nil
 }
 
+// AssertMore re-asserts some of the ends that [Ledger.Assert] has left, the last ones first, and
+// returns true when more remain. Nothing waits for it, since few of them matter: after a failover,
+// Redis still knows them, and without its data it has lost the requests, too, that could run again.
+// [ErrLate] means that the grace period has ended first; then nothing remains.
+func (l *Ledger) AssertMore(ctx context.Context) (more bool, err error) {
+	var older []fact
+	l.memory.do(func() { older = l.memory.older })
+	if len(older) == 0 {
+		return false, nil
+	}
+	some := older[:min(len(older), urgentHeard)]
+	err = l.say(ctx, some)
+	if err != nil && !errors.Is(err, ErrLate) {
+		return true, err
+	}
+	l.memory.do(func() {
+		switch still := len(l.memory.older) > 0 && &l.memory.older[0] == &older[0]; {
+		case !still: // there was another loss
+			err = nil
+		case err != nil:
+			l.memory.older = nil
+		default:
+			l.memory.older = older[len(some):]
+		}
+		more = len(l.memory.older) > 0
+	})
+	if err != nil {
+		return more, fmt.Errorf("%w: %d older ends of runs are not re-asserted", err, len(older))
+	}
+	return more, nil
+}
+
 // say re-asserts facts: those of one job together, since time is short, and a call costs Redis more
-// than a fact.
+// than a fact. Ends that Redis has kept are only looked up.
 func (l *Ledger) say(ctx context.Context, facts []fact) error {
+	facts, err := l.lacking(ctx, facts)
+	if err != nil {
+		return err
+	}
 	for len(facts) > 0 {
 		some := together(facts)
 		facts = facts[len(some):]
@@ -98,6 +143,50 @@ func (l *Ledger) say(ctx context.Context, facts []fact) error {
 		l.memory.said(some)
 	}
 	return nil
+}
+
+// lacksMost is how many ends one call looks up.
+const lacksMost = 100
+
+// lacking returns those of some facts that Redis has lost. Only ends are looked up. They are
+// returned in reverse, the last ones last: a history keeps those that were written last.
+func (l *Ledger) lacking(ctx context.Context, facts []fact) ([]fact, error) {
+	var steps []step
+	var asked [][]fact
+	open := make(map[string]int) // a job's last step
+	lost, kept := []fact(nil), []fact(nil)
+	for _, fact := range slices.Backward(facts) {
+		if !fact.end {
+			lost = append(lost, fact)
+			continue
+		}
+		i, there := open[fact.job]
+		if !there || len(asked[i]) == lacksMost {
+			i = len(steps)
+			open[fact.job], steps, asked = i, append(steps, step{fact.job, []any{fact.history[0]}}), append(asked, nil)
+		}
+		steps[i].args = append(steps[i].args, fact.args[1], fact.token, fact.age.Milliseconds())
+		asked[i] = append(asked[i], fact)
+	}
+	for i, call := range l.runAll(ctx, "lacks", steps) {
+		r := call.Read()
+		lacks := make(map[int64]bool)
+		for r.More() {
+			lacks[r.Number()] = true
+		}
+		if r.Err != nil {
+			return nil, fmt.Errorf("look up the ends of runs of %s: %w", steps[i].job, r.Err)
+		}
+		for k, fact := range asked[i] {
+			if lacks[int64(k)] {
+				lost = append(lost, fact)
+			} else {
+				kept = append(kept, fact)
+			}
+		}
+	}
+	l.memory.said(kept)
+	return lost, nil
 }
 
 // sayAtOnce sends assertions and then the ends of the attempts among them, as they were sent
@@ -147,12 +236,25 @@ type fact struct {
 	history []any // the bounds of its history, or "" for each
 	args    []any // four
 	finish  *Finish
+
+	end   bool   // of a run or an attempt; the fields below are set only then
+	token string // of this worker's attempt, or ""
+	age   time.Duration
 }
 
 // recollection is the facts that remain to be re-asserted.
 type recollection struct {
-	facts []fact
-	again []Decision // ticks that were outstanding, of which no more is known
+	urgent []fact
+	older  []fact     // ends, the last ones first
+	again  []Decision // ticks that were outstanding, of which no more is known
+}
+
+// split puts ends where they belong, the last ones first.
+func (r *recollection) split(ends []fact, urgent int) {
+	slices.SortFunc(ends, func(a, b fact) int { return cmp.Compare(a.age, b.age) })
+	urgent = min(len(ends), urgent)
+	r.urgent = append(r.urgent, ends[:urgent]...)
+	r.older = append(r.older, ends[urgent:]...)
 }
 
 // said notes that facts need not be re-asserted again after this loss.
@@ -181,22 +283,21 @@ func (m *memory) recollect(session locks.SessionID, loss string, definitions []*
 	if m.loss != loss {
 		m.loss, m.told = loss, make(map[string]bool)
 	}
+	now := m.now()
 	var known recollection
-	add := func(job, name string, finish *Finish, args ...any) {
-		if m.told[name] {
-			return
+	add := func(list *[]fact, f fact) {
+		f.history = []any{"", ""}
+		if c := carried[f.job]; c != nil {
+			f.history = []any{c.History.Runs, c.History.For.Milliseconds()}
 		}
-		history := []any{"", ""}
-		if c := carried[job]; c != nil {
-			history = []any{c.History.Runs, c.History.For.Milliseconds()}
-		}
-		known.facts = append(known.facts, fact{name, job, history, args, finish})
+		*list = append(*list, f)
 	}
 	for name, cursor := range m.cursors {
 		if carried[name] == nil { // else it was asserted by registering the job
-			add(name, "cursor "+name, nil, "cursor", name, fmt.Sprint(cursor.UnixMilli()), retiredAfter.Milliseconds())
+			add(&known.urgent, fact{name: "cursor " + name, job: name, args: []any{"cursor", name, fmt.Sprint(cursor.UnixMilli()), retiredAfter.Milliseconds()}})
 		}
 	}
+	var ends, heard []fact
 	own := make(map[jobs.RunID]bool)
 	for run, t := range m.own {
 		_, ended := m.ended[run]
@@ -209,12 +310,28 @@ func (m *memory) recollect(session locks.SessionID, loss string, definitions []*
 		own[run] = true
 		f, _ := runLayout.Parse(t.record)
 		f.Session = string(session) // the session that is now responsible for it
-		name := fmt.Sprintf("%s %s %t", run, t.token, t.finish != nil)
-		add(run.Job(), name, t.finish, "ran", string(run), runLayout.Text(&f), t.args+"\x1f"+named(t.definition))
+		said := fact{
+			name: fmt.Sprintf("%s %s %t", run, t.token, t.finish != nil), job: run.Job(), finish: t.finish,
+			args: []any{"ran", string(run), runLayout.Text(&f), t.args + "\x1f" + named(t.definition)},
+		}
+		if t.finish == nil {
+			add(&known.urgent, said)
+			continue
+		}
+		said.end, said.token, said.age = true, t.token.String(), now.Sub(t.at)
+		add(&ends, said)
 	}
 	for run, e := range m.ended {
-		add(run.Job(), "ended "+string(run), nil, "ended", string(run), string(e.state), tickOf(run))
+		add(&heard, fact{
+			name: "ended " + string(run), job: run.Job(), args: []any{"ended", string(run), string(e.state), tickOf(run)},
+			end: true, age: now.Sub(e.at),
+		})
 	}
+	known.split(ends, urgentOwn)
+	known.split(heard, urgentHeard)
+	slices.SortStableFunc(known.older, func(a, b fact) int { return cmp.Compare(a.age, b.age) })
+	told := func(f fact) bool { return m.told[f.name] }
+	known.urgent, known.older = slices.DeleteFunc(known.urgent, told), slices.DeleteFunc(known.older, told)
 	ticks := make(map[*jobs.Job][]Tick)
 	open := m.open
 	if m.mirror != nil { // including what the reading has found so far

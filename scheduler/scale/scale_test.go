@@ -18,6 +18,7 @@ var unreached = map[string]string{
 	"locks/generation": "runs after a doubt about one's own session; it reads three fields of a hash",
 	"locks/renew":      "runs once per third of a lease, in no round in particular; BenchmarkRenewal measures it",
 	"ledger/assert":    "runs after a loss of all data, on 100 facts at most",
+	"ledger/lacks":     "runs after a loss of all data, on 100 ends at most",
 	"queue/take":       "needs a queue server; it reads as many deliveries as the worker has free slots",
 	"queue/putback":    "needs a queue server; it looks along the tasks that the workers of a queue run",
 }

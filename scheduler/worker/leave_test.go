@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -182,6 +183,34 @@ func TestADrainingWorkerLeavesWhatItHasReasserted(t *testing.T) {
 	}
 	close(release)
 	<-stopped
+}
+
+// TestAWorkerReassertsMoreEndsThanOneRenewalHasTimeFor: Redis loses all data after so many ends
+// that the worker asserts the older ones beside its work.
+func TestAWorkerReassertsMoreEndsThanOneRenewalHasTimeFor(t *testing.T) {
+	server := redistest.New(t, redistest.Options{})
+	f := newFleetOn(t, server.Client(t))
+	var ended atomic.Int64
+	job := f.job("quick", func(context.Context, *jobs.Run[struct{}]) error { ended.Add(1); return nil })
+	f.start()
+	const many = 350
+	asked := f.ask(many, ledger.Request{Job: job, Trigger: ledger.TriggerEnqueue})
+	f.await("the runs to end", func() bool { return ended.Load() == many })
+	for _, run := range asked {
+		f.awaitState(run.Run, ledger.StateSucceeded)
+	}
+	if err := f.rdb.FlushAll(t.Context()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	for _, run := range asked {
+		f.await("the end of "+string(run.Run)+" to be asserted", func() bool {
+			record, _, err := f.ledger.Find(t.Context(), run.Run)
+			return err == nil && record.State == ledger.StateSucceeded
+		})
+	}
+	if ran := ended.Load(); ran > many {
+		t.Errorf("%d runs have run %d times", many, ran)
+	}
 }
 
 // TestDutyPassesToAWorkerWithoutDrift starts a worker with a newer definition beside the one that

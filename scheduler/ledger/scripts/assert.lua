@@ -9,16 +9,7 @@
 -- only heard of gives way to that of a worker that knows how it came about. Locks that this frees
 -- pass to no request before the grace period ends.
 if not reasserting() then return {'late'} end
-local heard, S = 're-asserted after Redis had lost it', nil
-
--- known reports whether the history knows more of a run than the worker that had this token, and
--- returns its record.
-local function known(id, token)
-  local past = call('HGET', HIST, id)
-  past = past and fields(string.match(past, F_MATCH[[(RUN)]]))
-  local last = past and tonumber(past[R_TOKEN])
-  return past and (last > token or last == token and past[R_REASON] ~= heard), past
-end
+local S = nil
 
 for i = 3, #ARGV, 4 do
   local kind, id = ARGV[i], ARGV[i + 1]
@@ -26,7 +17,7 @@ for i = 3, #ARGV, 4 do
   if kind == 'ran' then
     local mine = fields(ARGV[i + 2])
     local token = tonumber(mine[R_TOKEN])
-    local over, past = known(id, token)
+    local over, past = outdone(id, token)
     if not over and not (run and tonumber(run[R_TOKEN]) >= token) then
       local at = string.find(ARGV[i + 3], US, 1, true)
       local definition = sub(ARGV[i + 3], at + 1)
@@ -61,11 +52,11 @@ for i = 3, #ARGV, 4 do
     if run then
       S = S or space()
       settled(id, run)
-      final(S, id, run, ARGV[i + 2], heard)
+      final(S, id, run, ARGV[i + 2], HEARD)
     else
       local tick = ARGV[i + 3]
       run = fresh(string.match(id, '^[^@#]*'), '', tick == '' and 'enqueue' or 'schedule', tick)
-      run[R_STATE], run[R_REASON], run[R_FINISHED] = ARGV[i + 2], heard, ms
+      run[R_STATE], run[R_REASON], run[R_FINISHED] = ARGV[i + 2], HEARD, ms
       archive(id, run, '', 'null')
       -- Redis has lost the end of this run, and with it that it was counted.
       if tick ~= '' and (run[R_STATE] == 'skipped' or run[R_STATE] == 'missed') then

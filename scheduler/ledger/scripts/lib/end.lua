@@ -48,6 +48,19 @@ local function archive(id, run, log, args, name)
   call('ZADD', DONE, ms, id)
 end
 
+-- HEARD is the reason in the record of an end that was re-asserted by a worker that had only heard
+-- of it.
+local HEARD = 're-asserted after Redis had lost it'
+
+-- outdone reports whether the history knows at least as much of a run as the worker whose last
+-- attempt at it had this token. It also returns the run's record there.
+local function outdone(id, token)
+  local past = call('HGET', HIST, id)
+  past = past and fields(string.match(past, F_MATCH[[(RUN)]]))
+  local last = past and tonumber(past[R_TOKEN])
+  return past and (last > token or last == token and past[R_REASON] ~= HEARD), past
+end
+
 -- works writes the entries beside the record of a running run; settled removes them.
 local function works(id, run)
   call('ZADD', BUSY, '0', run[R_SESSION] .. '\0' .. id)
