@@ -81,6 +81,7 @@ type play struct {
 	tokens  locks.Token
 	paused  map[string]bool // queues
 	trace   []string
+	seen    *snapshot // what is being checked
 
 	// of all runs, when they were last checked
 	records map[jobs.RunID]*ledger.Record
@@ -659,7 +660,42 @@ func (p *play) checkSuspect(run jobs.RunID, suspected bool) {
 	}
 }
 
+// snapshot is what the keys of a namespace had at one instant: hashes, and members of sorted sets.
+type snapshot struct {
+	hashes map[string]map[string]string
+	sets   map[string][]string
+}
+
+// look reads all keys in one step: offers lapse at any time, so keys that are read one after the
+// other may contradict each other.
+func (p *play) look() *snapshot {
+	p.Helper()
+	hashes, sets := make(map[string]*redis.MapStringStringCmd), make(map[string]*redis.StringSliceCmd)
+	if _, err := p.rdb.TxPipelined(p.Context(), func(pipe redis.Pipeliner) error {
+		for _, key := range []string{"own", "wait", "run", "body", "defs", "log", "facts", "mailed"} {
+			hashes[key] = pipe.HGetAll(p.Context(), p.key(key))
+		}
+		for _, key := range []string{"hold", "q", "ready", "push", "sent", "busy", "timer", "open", "died", "late", "ask"} {
+			sets[key] = pipe.ZRange(p.Context(), p.key(key), 0, -1)
+		}
+		return nil
+	}); err != nil {
+		p.fatalf("%v", err)
+	}
+	seen := &snapshot{make(map[string]map[string]string), make(map[string][]string)}
+	for key, cmd := range hashes {
+		seen.hashes[key] = cmd.Val()
+	}
+	for key, cmd := range sets {
+		seen.sets[key] = cmd.Val()
+	}
+	return seen
+}
+
 func (p *play) all(hash string) map[string]string {
+	if p.seen != nil {
+		return p.seen.hashes[hash]
+	}
 	all, err := p.rdb.HGetAll(p.Context(), p.key(hash)).Result()
 	if err != nil {
 		p.fatalf("%v", err)
@@ -668,12 +704,8 @@ func (p *play) all(hash string) map[string]string {
 }
 
 func (p *play) members(zset string) map[string]bool {
-	members, err := p.rdb.ZRange(p.Context(), p.key(zset), 0, -1).Result()
-	if err != nil {
-		p.fatalf("%v", err)
-	}
-	set := make(map[string]bool, len(members))
-	for _, m := range members {
+	set := make(map[string]bool)
+	for _, m := range p.seen.sets[zset] {
 		set[m] = true
 	}
 	return set
@@ -689,6 +721,8 @@ const (
 // check reads every key and compares it with every other one and with what the players know.
 func (p *play) check() {
 	p.Helper()
+	p.seen = p.look()
+	defer func() { p.seen = nil }()
 	own, waits, runs := p.all("own"), p.all("wait"), p.all("run")
 	holds := make(map[string]string)
 	for member := range p.members("hold") {
