@@ -76,6 +76,10 @@
 // lockstep and with plain asynq; then four goroutines of lockstep ask in lists of 1,000. A request
 // counts when it is recorded and its delivery is in the queue, which the measurement checks.
 //
+// wake: one request at a time, from a client that is no worker, to four idle workers. How long does
+// it take until its handler begins? The push wakes a sleeping worker; asynq's servers poll once a
+// second, as they do by default.
+//
 // jobs: 16 goroutines enqueue a number of jobs, then one worker of concurrency 64 does them, with
 // lockstep and with plain asynq. asynq only carries them; lockstep records each run, locks it and a
 // record that its arguments name, and keeps its outcome. jobs-delayed: the same with Redis 1 ms

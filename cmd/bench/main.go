@@ -50,6 +50,7 @@ var measurements = []measurement{
 	{"kept", "what it costs to keep how holds and waits end", measureKept},
 	{"bundle", "one requests ten resources, forty take one of them each", measureBundle},
 	{"ask", "requests, one by one and in lists, compared with plain asynq", measureAsk},
+	{"wake", "from a request to its start on an idle fleet, compared with plain asynq", measureWake},
 	{"jobs", "jobs end to end, compared with plain asynq", measureJobs},
 	{"jobs-delayed", "the same, Redis 1 ms away", measureJobsDelayed},
 	{"waits-runs", "runs per second while others wait for a bill", measureWaitingRuns},

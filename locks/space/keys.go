@@ -37,3 +37,7 @@ func (s *Space) key(name string) string {
 func Channel(namespace string, session SessionID) string {
 	return "{" + namespace + "}:to:" + string(session)
 }
+
+// Notice returns the message that the client of a session passes on to its program, on the channel
+// of the session.
+func Notice(text string) string { return "n\x1f" + text }

@@ -14,6 +14,7 @@ import (
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 
+	"lockstep/locks/space"
 	"lockstep/scheduler/ledger"
 )
 
@@ -105,6 +106,10 @@ func (c *Client) Push(ctx context.Context, deliveries ...ledger.Due) ([]ledger.D
 	return pushed, errors.Join(errs...)
 }
 
+// NoticePushed is the notice, on the channel of a session, that wakes a sleeping worker: see
+// [Server.Wake].
+const NoticePushed = "pushed"
+
 // asynqsScript is the hash of the script with which asynq enqueues a task, as pushScript knows it.
 // Another release may have another one: then each delivery is sent by that.
 const asynqsScript = "98d28b42650870a743450ffda9791e9e19c6991b"
@@ -142,7 +147,7 @@ func (c *Client) push(ctx context.Context, deliveries []ledger.Due) (pushed []le
 	if len(queues) == 0 {
 		return nil, errors.Join(errs...)
 	}
-	calls = together(calls)
+	calls = c.together(calls)
 	sent := make([]*redis.Cmd, len(calls))
 	pipe := c.rdb.Pipeline()
 	announced := pipe.SAdd(ctx, queuesKey, queues...)
@@ -173,7 +178,7 @@ func (c *Client) push(ctx context.Context, deliveries []ledger.Due) (pushed []le
 }
 
 // together replaces the calls of asynq's script for one queue by one call of pushScript.
-func together(calls []*enqueueing) []*enqueueing {
+func (c *Client) together(calls []*enqueueing) []*enqueueing {
 	byQueue := make(map[string]*enqueueing)
 	var all []*enqueueing
 	for _, call := range calls {
@@ -184,7 +189,10 @@ func together(calls []*enqueueing) []*enqueueing {
 		pending := call.keys[1]
 		one := byQueue[pending]
 		if one == nil {
-			one = &enqueueing{script: pushScript(), keys: []string{pending}, args: []any{call.args[2]}}
+			one = &enqueueing{
+				script: pushScript(), keys: []string{pending, asleepKey(call.of[0].Queue, c.namespace)},
+				args: []any{call.args[2], space.Channel(c.namespace, ""), space.Notice(NoticePushed)},
+			}
 			byQueue[pending], all = one, append(all, one)
 		}
 		one.keys, one.args = append(one.keys, call.keys[0]), append(one.args, call.args[0], call.args[1])

@@ -66,17 +66,30 @@
 // it has chosen by weight, our script takes deliveries from the head of that queue: as many as
 // slots are free, up to [fetchMost]. asynq's own script follows only if a foreign task is at the
 // head. A [Server] runs several asynq servers, so that one fetch does not wait for the reply to
-// another. Their client lets a fetch pass only when
+// another. Of these, only one runs while the queues are empty. Their client lets a fetch pass only
+// when
 //
 //   - the queues are known to belong to this namespace;
-//   - it is time: all fetchers together poll an idle queue once per [Options].PollInterval. As soon
-//     as one finds something, all of them continue without waiting. After an error they pause for
-//     [errorPause];
+//   - it is time: all fetchers together poll an idle queue once per [Options].PollInterval, and
+//     when a push wakes them. As soon as one finds something, all of them continue without waiting.
+//     After an error they pause for [errorPause];
 //   - a slot is free, as defined by [Options].Slots. A poll of an idle queue takes one slot, and
 //     other fetches take all free ones. Handle receives the slots with the deliveries. So a busy
 //     worker keeps nothing from an idle one;
 //   - the worker can start runs, as [Options].Ready reports. If it cannot, they pause as after an
 //     error.
+//
+// # Waking
+//
+// A poll each second is cheap, and too slow for a run that was requested just now. So a fetch that
+// finds a queue empty, or paused, records the session as asleep in the same step. The next push
+// wakes as many sleeping workers as it has deliveries, those that fell asleep last, by a message to
+// their sessions ([NoticePushed], [Server.Wake]), and removes them from the record. A worker that
+// takes deliveries is not asleep, so no message goes to one that is busy while another one is idle.
+// One that finds nothing after all sleeps again. A message that is lost costs the time until the
+// next poll of any idle worker. That also holds for tasks of plain asynq clients, which wake no
+// worker, as in asynq itself. A worker that dies stays in the record for three polls; a message to
+// it is lost in the same way.
 //
 // # What happens when
 //

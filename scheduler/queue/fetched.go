@@ -21,6 +21,12 @@ func fetchedKey(queue, namespace string) string {
 	return queueKey(queue, "lockstep:fetched:"+namespace)
 }
 
+// asleepKey is a ZSET in the slot of a queue: the sessions of a namespace that wait for a delivery.
+// See scripts/take.lua.
+func asleepKey(queue, namespace string) string {
+	return queueKey(queue, "lockstep:asleep:"+namespace)
+}
+
 // inHandMost is how long a delivery counts as in hand after its fetch. The worker sends the claim
 // immediately, so after this time the reply to the claim or to the fetch was lost. A shorter time
 // can cause a second delivery, which the ledger drops. A longer time delays the run.

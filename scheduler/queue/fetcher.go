@@ -36,7 +36,8 @@ const fetchSlack = time.Second
 type fetcher struct {
 	redis.UniversalClient
 	reception *reception
-	queues    int // number of scripts in a pass that finds nothing
+	ctx       context.Context // ends when this server stops; asynq passes none on
+	queues    int             // number of scripts in a pass that finds nothing
 
 	// Used only by the fetching goroutine.
 	left  int // scripts left in this pass; 0 between passes
@@ -112,7 +113,7 @@ func (f *fetcher) script(ctx context.Context, keys []string, args []any, call fu
 func (f *fetcher) fetch(ctx context.Context, pending string, call func() *redis.Cmd) *redis.Cmd {
 	if f.left == 0 {
 		f.settle()
-		n, err := f.reception.gate.pass(f.reception.ctx)
+		n, err := f.reception.gate.pass(f.ctx)
 		// When the server stops, asynq notices it after finding nothing.
 		f.left, f.slots, f.over = f.queues, n, err != nil
 	}
@@ -163,7 +164,7 @@ func (f *fetcher) take(ctx context.Context, queue string) (some []ledger.Due, fi
 	now := time.Now().UTC()
 	keys := []string{
 		queueKey(queue, "pending"), queueKey(queue, "paused"), queueKey(queue, "processed:"+now.Format(time.DateOnly)),
-		queueKey(queue, "processed"), fetchedKey(queue, r.client.namespace),
+		queueKey(queue, "processed"), fetchedKey(queue, r.client.namespace), asleepKey(queue, r.client.namespace),
 	}
 	prefix := r.client.namespace + ":"
 	session := ""
@@ -171,7 +172,7 @@ func (f *fetcher) take(ctx context.Context, queue string) (some []ledger.Due, fi
 		session = r.o.Session()
 	}
 	field, handled := r.inHand.begin(queue, session)
-	args := []any{taskKey(queue, ""), prefix, messagePrefix, f.slots, now.Add(statsKept).Unix(), field}
+	args := []any{taskKey(queue, ""), prefix, messagePrefix, f.slots, now.Add(statsKept).Unix(), session, field, (3 * r.o.PollInterval).Milliseconds()}
 	for _, one := range handled {
 		args = append(args, one)
 	}

@@ -15,7 +15,8 @@ const errorPause = 500 * time.Millisecond
 // an idle Redis no more than one.
 //
 //	closed ──open──> idle ──found──> busy ──empty──> idle
-//	                  one pass per interval   every fetcher continues immediately
+//	                  one pass per interval,  every fetcher continues immediately
+//	                  and one for each wake
 //
 // An error also leads to idle, with a longer pause, and so does a worker that cannot start runs.
 type gate struct {
@@ -29,8 +30,10 @@ type gate struct {
 	mu      sync.Mutex
 	idle    bool          // the last pass found nothing; guarded by mu
 	next    time.Time     // when the next pass may begin, while idle; guarded by mu
-	busy    chan struct{} // closed and replaced when idle ends; guarded by mu
+	busy    chan struct{} // closed and replaced when a turn may be available; guarded by mu
 	failing bool          // the last reply was an error; guarded by mu
+	woken   bool          // a message came while a pass was under way; guarded by mu
+	since   time.Time     // since when it is idle; guarded by mu
 }
 
 func newGate(interval time.Duration, slots Slots, log *slog.Logger) *gate {
@@ -120,11 +123,30 @@ func (g *gate) found() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.recovered()
+	g.woken = false
 	if g.idle {
 		g.idle = false
-		close(g.busy)
-		g.busy = make(chan struct{})
+		g.signal()
 	}
+}
+
+// signal ends all waits for a turn. mu is held.
+func (g *gate) signal() {
+	close(g.busy)
+	g.busy = make(chan struct{})
+}
+
+// wake lets one pass begin at once. Redis forgets that this worker sleeps as it sends the message,
+// which may be here before the reply to the pass that found nothing: then another one follows.
+func (g *gate) wake() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.idle {
+		g.woken = true
+		return
+	}
+	g.next = time.Now()
+	g.signal()
 }
 
 // empty records that a pass has found nothing.
@@ -134,8 +156,12 @@ func (g *gate) empty() {
 	g.recovered()
 	// Otherwise take has already set the time.
 	if !g.idle {
-		g.idle = true
-		g.next = time.Now().Add(g.spread(g.interval))
+		g.idle, g.since = true, time.Now()
+		g.next = g.since.Add(g.spread(g.interval))
+	}
+	if g.woken {
+		g.woken, g.next = false, time.Now()
+		g.signal()
 	}
 }
 
@@ -182,4 +208,48 @@ func (g *gate) fails() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.failing
+}
+
+// awaitWork returns when passes have found something at both ends of [helpAfter], or with the error
+// of ctx.
+func (g *gate) awaitWork(ctx context.Context) error {
+	for {
+		g.mu.Lock()
+		idle, changes := g.idle, g.busy
+		g.mu.Unlock()
+		if idle {
+			select {
+			case <-changes:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		select {
+		case <-time.After(helpAfter):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		if g.finds() {
+			return nil
+		}
+	}
+}
+
+// awaitIdle returns when nothing was found for [helpFor], or ctx has ended.
+func (g *gate) awaitIdle(ctx context.Context) {
+	timer := time.NewTicker(helpFor / 10)
+	defer timer.Stop()
+	for {
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			return
+		}
+		g.mu.Lock()
+		idle := g.idle && time.Since(g.since) >= helpFor
+		g.mu.Unlock()
+		if idle {
+			return
+		}
+	}
 }

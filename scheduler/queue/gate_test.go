@@ -160,3 +160,71 @@ func TestLookAtAnIdleQueueTakesOneSlot(t *testing.T) {
 		}
 	})
 }
+
+// TestAWakeLetsOnePassBegin wakes a gate in each state: a message that comes before the reply to
+// the pass that found nothing must not be lost.
+func TestAWakeLetsOnePassBegin(t *testing.T) {
+	for name, before := range map[string][]string{
+		"asleep": {"pass", "empty", "wake"}, "while it looks": {"pass", "wake", "empty"},
+		"busy": {"pass", "found", "pass", "wake", "empty"}, "after an error": {"pass", "failed", "wake"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			g := newGate(time.Hour, unbounded{}, slog.New(slog.DiscardHandler))
+			g.open()
+			began := time.Now()
+			pass := func() { _ = passes(t.Context(), g) }
+			for _, step := range before {
+				map[string]func(){
+					"pass": pass, "empty": g.empty, "found": g.found, "wake": g.wake, "failed": func() { g.failed(errors.New("away")) },
+				}[step]()
+			}
+			pass()
+			if waited := time.Since(began); waited != 0 {
+				t.Errorf("%s: it looked %v later, want at once", name, waited)
+			}
+			g.empty()
+			pass()
+			if waited := time.Since(began); waited < time.Minute {
+				t.Errorf("%s: it looked again %v later, want an interval", name, waited)
+			}
+		})
+	}
+}
+
+// TestHelpComesWithWorkAndGoesWithoutIt looks at the waits of further servers.
+func TestHelpComesWithWorkAndGoesWithoutIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGate(time.Second, unbounded{}, slog.New(slog.DiscardHandler))
+		comes, goes := make(chan struct{}), make(chan struct{})
+		go func() { _ = g.awaitWork(t.Context()); close(comes) }()
+		wants := func(what string, ch <-chan struct{}, want bool) {
+			t.Helper()
+			synctest.Wait()
+			select {
+			case <-ch:
+				if !want {
+					t.Fatal(what, "too early")
+				}
+			default:
+				if want {
+					t.Fatal(what, "does not happen")
+				}
+			}
+		}
+		g.found() // one delivery
+		g.empty()
+		time.Sleep(time.Hour)
+		wants("help", comes, false)
+		g.found()
+		time.Sleep(helpAfter)
+		wants("help", comes, true)
+		go func() { g.awaitIdle(t.Context()); close(goes) }()
+		time.Sleep(time.Hour)
+		wants("the end of the help", goes, false)
+		g.empty()
+		time.Sleep(helpFor - helpFor/10)
+		wants("the end of the help", goes, false)
+		time.Sleep(helpFor / 5)
+		wants("the end of the help", goes, true)
+	})
+}

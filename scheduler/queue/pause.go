@@ -7,6 +7,8 @@ import (
 	"strconv"
 
 	"github.com/redis/go-redis/v9"
+
+	"lockstep/locks/space"
 )
 
 // ErrNoQueue says that no worker of this namespace has ever served a queue.
@@ -27,7 +29,8 @@ func (c *Client) Pause(ctx context.Context, queue string) (bool, error) {
 	return done, nil
 }
 
-// Resume allows fetches from a queue again. It returns true if the queue was paused.
+// Resume allows fetches from a queue again, and wakes its workers. It returns true if the queue was
+// paused.
 func (c *Client) Resume(ctx context.Context, queue string) (bool, error) {
 	if err := c.mine(ctx, queue); err != nil {
 		return false, fmt.Errorf("resume queue %s: %w", queue, err)
@@ -35,6 +38,14 @@ func (c *Client) Resume(ctx context.Context, queue string) (bool, error) {
 	n, err := c.rdb.Del(ctx, queueKey(queue, "paused")).Result()
 	if err != nil {
 		return false, fmt.Errorf("resume queue %s: %w", queue, err)
+	}
+	// A worker that is not woken polls soon.
+	if asleep, err := c.rdb.ZRange(ctx, asleepKey(queue, c.namespace), 0, -1).Result(); err == nil {
+		_ = c.pipeline(ctx, func(p redis.Pipeliner) {
+			for _, session := range asleep {
+				p.Publish(ctx, space.Channel(c.namespace, space.SessionID(session)), space.Notice(NoticePushed))
+			}
+		})
 	}
 	return n == 1, nil
 }

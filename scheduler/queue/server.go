@@ -21,12 +21,11 @@ import (
 )
 
 const (
-	// DefaultFetchers is how many asynq servers one [Server] runs. Each fetches one delivery per
-	// round trip.
+	// DefaultFetchers is how many asynq servers one [Server] runs at most.
 	DefaultFetchers = 4
 
 	// DefaultPollInterval is how often an idle queue is polled.
-	DefaultPollInterval = 100 * time.Millisecond
+	DefaultPollInterval = time.Second
 
 	// maxWeight limits weights: asynq lists the name of each queue as often as its weight says, and
 	// shuffles that list for every fetch.
@@ -51,6 +50,11 @@ const (
 	// recordsInterval is how often the server removes records of handled deliveries that no fetch
 	// has removed.
 	recordsInterval = 2 * time.Second
+
+	// helpAfter is for how long deliveries must have come before further asynq servers help, and
+	// helpFor for how long none must have come before these stop.
+	helpAfter = 100 * time.Millisecond
+	helpFor   = 30 * time.Second
 
 	// fetchAgain is asynq's own pause after a fetch that found nothing. It is negligible, because
 	// the gate decides.
@@ -129,6 +133,7 @@ type Server struct {
 	client *Client
 	o      Options
 	queues []string
+	gate   *gate
 	log    *slog.Logger
 	often  *repeats.Logger // for lines that a loop may repeat
 }
@@ -159,7 +164,10 @@ func NewServer(c *Client, o Options) (*Server, error) {
 		o.Slots, o.Handle = own(handlersPerFetcher*o.Fetchers, o.Handle)
 	}
 	o.Logger = cmp.Or(o.Logger, slog.Default())
-	return &Server{client: c, o: o, queues: slices.Sorted(maps.Keys(o.Queues)), log: o.Logger, often: repeats.New(o.Logger, "kind")}, nil
+	s := &Server{client: c, o: o, queues: slices.Sorted(maps.Keys(o.Queues)), log: o.Logger, often: repeats.New(o.Logger, "kind")}
+	s.gate = newGate(o.PollInterval, o.Slots, s.often.Logger)
+	s.gate.ready = o.Ready
+	return s, nil
 }
 
 // own returns n slots for a server without Slots, and a handle that returns them.
@@ -187,19 +195,22 @@ func (s slots) More(most int) int {
 	return n
 }
 
+// Wake makes a sleeping server poll its queues at once. Call it when the session has received
+// [NoticePushed]. It may be called at any time.
+func (s *Server) Wake() { s.gate.wake() }
+
 // Run serves until ctx ends. It returns when every Handle has returned and everything it started
 // has stopped. It waits for a Redis that is unreachable. It returns nil, or an [ErrOwned] if a
 // queue belongs to another namespace at the start; in that case it has fetched nothing. A queue
 // that changes its owner later raises an alarm: see [Options].Disputed.
 func (s *Server) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
-	gate := newGate(s.o.PollInterval, s.o.Slots, s.often.Logger)
-	gate.ready = s.o.Ready
-	r := &reception{Server: s, ctx: ctx, gate: gate, foreign: newForeign()}
-	g.Go(func() error { return s.keepOwned(ctx, gate) })
+	r := &reception{Server: s, ctx: ctx, foreign: newForeign()}
+	g.Go(func() error { return s.keepOwned(ctx) })
 	g.Go(func() error { r.keepRecords(ctx); return nil })
-	for range s.o.Fetchers {
-		g.Go(func() error { return s.fetch(ctx, r) })
+	g.Go(func() error { return s.fetch(ctx, r) })
+	for range s.o.Fetchers - 1 {
+		g.Go(func() error { return s.help(ctx, r) })
 	}
 	err := g.Wait()
 	defer s.often.Flush(context.WithoutCancel(ctx), true)
@@ -234,7 +245,7 @@ func (r *reception) keepRecords(ctx context.Context) {
 // keepOwned registers the queues, opens the gate when they belong to this namespace, and registers
 // them repeatedly. It logs a change of owner under the running server once, and the server
 // continues.
-func (s *Server) keepOwned(ctx context.Context, g *gate) error {
+func (s *Server) keepOwned(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	// The worker has already started, so a change of owner is too late for a refusal.
@@ -252,11 +263,11 @@ func (s *Server) keepOwned(ctx context.Context, g *gate) error {
 		switch {
 		case err == nil:
 			serving = true
-			g.open()
+			s.gate.open()
 			disputed = s.dispute(ctx, disputed, nil)
 			timer.Reset(ownInterval)
 		case errors.As(err, &owned) && serving:
-			g.open()
+			s.gate.open()
 			disputed = s.dispute(ctx, disputed, owned.Owners)
 			timer.Reset(ownInterval)
 		case errors.As(err, &owned):
@@ -264,7 +275,7 @@ func (s *Server) keepOwned(ctx context.Context, g *gate) error {
 		case ctx.Err() != nil:
 			return nil
 		default: // Redis is unreachable, which the gate logs once
-			g.failed(err)
+			s.gate.failed(err)
 			timer.Reset(errorPause)
 		}
 	}
@@ -294,9 +305,26 @@ func (s *Server) dispute(ctx context.Context, before, owners map[string]string) 
 	return owners
 }
 
+// help runs one more asynq server while there is work for it, until ctx ends: each costs an idle
+// Redis two commands a second.
+func (s *Server) help(ctx context.Context, r *reception) error {
+	for s.gate.awaitWork(ctx) == nil {
+		work, cancel := context.WithCancel(ctx)
+		var watching sync.WaitGroup
+		watching.Go(func() { s.gate.awaitIdle(work); cancel() })
+		err := s.fetch(work, r)
+		cancel()
+		watching.Wait()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // fetch runs one asynq server until ctx ends.
 func (s *Server) fetch(ctx context.Context, r *reception) error {
-	f := &fetcher{UniversalClient: s.client.rdb, reception: r, queues: len(s.queues), arrived: make(chan struct{}, 1)}
+	f := &fetcher{UniversalClient: s.client.rdb, reception: r, ctx: ctx, queues: len(s.queues), arrived: make(chan struct{}, 1)}
 	server := asynq.NewServerFromRedisClient(f, asynq.Config{
 		Concurrency:       handlersPerFetcher,
 		Queues:            s.o.Queues,
@@ -346,7 +374,6 @@ type reception struct {
 	*Server
 	// The context of Run, because asynq passes none on. A reception exists only during Run.
 	ctx      context.Context
-	gate     *gate
 	foreign  *foreign
 	inHand   inHand
 	handlers sync.WaitGroup

@@ -10,6 +10,7 @@ import (
 
 	"lockstep/jobs"
 	"lockstep/scheduler/ledger"
+	"lockstep/scheduler/queue"
 )
 
 const (
@@ -181,6 +182,10 @@ func (w *Worker) notice(notice string) {
 		return
 	}
 	switch ticks := w.loop.Load(); notice {
+	case queue.NoticePushed:
+		if s := w.server.Load(); s != nil {
+			s.Wake()
+		}
 	case ledger.NoticeAside:
 		w.lookAside()
 	case ledger.NoticeLeft:

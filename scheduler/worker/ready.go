@@ -14,7 +14,7 @@ import (
 var ErrRedis = errors.New("redis is not usable")
 
 // probeEvery is how often a worker checks whether Redis takes writes.
-const probeEvery = time.Second
+const probeEvery = 2 * time.Second
 
 // Unready returns why the worker is not ready, or nil if it is: it has registered all of its jobs,
 // so that a client that waits for it can enqueue them, it is not draining, its session is certain,

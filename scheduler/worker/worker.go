@@ -155,6 +155,7 @@ type Worker struct {
 	setting sync.Mutex // guards changes of jobs and loop, but not reads
 	jobs    atomic.Pointer[definitions]
 	loop    atomic.Pointer[scheduler.Scheduler] // nil until Run has made it
+	server  atomic.Pointer[queue.Server]        // also
 
 	showing sync.Mutex // one card at a time, so that the last one written is the latest
 	shown   load       // of the last written card; guarded by showing
@@ -454,6 +455,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("start worker: %w", err)
 	}
+	w.server.Store(server)
 	ticks, err := scheduler.New(scheduler.Options{
 		Ledger: w.ledger, Session: w.locks.Session, Jobs: begun.jobs, Deliver: w.deliver, Pushes: w.pusher, Queue: w.queue,
 		Registered: func() {

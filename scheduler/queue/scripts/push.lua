@@ -1,24 +1,34 @@
 -- push: puts several deliveries into a queue, each as asynq's own script does. They share the calls
--- of Redis.
+-- of Redis. It wakes as many sleeping workers, those that fell asleep last.
 --
 -- KEYS[1]  LIST asynq's pending tasks of the queue
--- KEYS[2...]  HASH asynq's task, for each delivery
+-- KEYS[2]  ZSET sessions of sleeping workers, as in take
+-- KEYS[3...]  HASH asynq's task, for each delivery
 -- ARGV[1]  time in Unix nanoseconds
--- ARGV[2...]  for each delivery: its message, and its ID
+-- ARGV[2]  prefix of the channels of sessions
+-- ARGV[3]  message that wakes a worker
+-- ARGV[4...]  for each delivery: its message, and its ID
 --
 -- Reply: how many were not in the queue yet.
 -- Invariant: a task that exists, in whatever state, stays as it is.
+local call = redis.call
 local ids, new, seen = {}, {}, {}
-for i = 2, #KEYS do
-  if not seen[KEYS[i]] and redis.call('EXISTS', KEYS[i]) == 0 then
+for i = 3, #KEYS do
+  if not seen[KEYS[i]] and call('EXISTS', KEYS[i]) == 0 then
     seen[KEYS[i]] = true
     new[#new + 1], ids[#ids + 1] = i, ARGV[2 * i - 1]
   end
 end
 if #new == 0 then return 0 end
-redis.call('LPUSH', KEYS[1], unpack(ids)) -- first, since it is the one that may fail
+call('LPUSH', KEYS[1], unpack(ids)) -- first, since it is the one that may fail
 for k = 1, #new do
   local i = new[k]
-  redis.call('HSET', KEYS[i], 'msg', ARGV[2 * i - 2], 'state', 'pending', 'pending_since', ARGV[1])
+  call('HSET', KEYS[i], 'msg', ARGV[2 * i - 2], 'state', 'pending', 'pending_since', ARGV[1])
+end
+-- A message that is lost, or refused, costs the time until the next poll.
+local asleep = redis.pcall('ZREVRANGE', KEYS[2], 0, #new - 1)
+if #asleep > 0 then
+  redis.pcall('ZREM', KEYS[2], unpack(asleep))
+  for k = 1, #asleep do redis.pcall('PUBLISH', ARGV[2] .. asleep[k], ARGV[3]) end
 end
 return #new
