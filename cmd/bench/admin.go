@@ -52,7 +52,7 @@ func measureAdmin(ctx context.Context, set settings, r *result) error {
 		return err
 	}
 	defer stop()
-	w, err := newWhole(ctx, rdb)
+	w, err := newWhole(ctx, rdb, concurrency)
 	if err != nil {
 		return err
 	}

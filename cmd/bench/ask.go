@@ -96,7 +96,7 @@ func askOnce(ctx context.Context, server *server, which, n int) (s stretch, err 
 	}
 	rdb := dial(server.addr)
 	defer rdb.Close()
-	w, err := newWhole(ctx, rdb)
+	w, err := newWhole(ctx, rdb, concurrency)
 	if err != nil {
 		return s, err
 	}

@@ -112,7 +112,7 @@ func measureCapacityRuns(ctx context.Context, set settings, r *result) error {
 
 // costOfRuns has a worker do n runs of a kind. It does not measure the first of them.
 func costOfRuns(ctx context.Context, s *server, rdb *redis.Client, kind runKind, n int) (one stretch, err error) {
-	w, err := newWhole(ctx, rdb)
+	w, err := newWhole(ctx, rdb, concurrency)
 	if err != nil {
 		return one, err
 	}

@@ -43,7 +43,7 @@ func measureCapacityMemory(ctx context.Context, set settings, r *result) error {
 		if err := s.admin.FlushAll(ctx).Err(); err != nil {
 			return err
 		}
-		w, err := newWhole(ctx, rdb)
+		w, err := newWhole(ctx, rdb, concurrency)
 		if err != nil {
 			return err
 		}

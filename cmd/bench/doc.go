@@ -85,6 +85,9 @@
 // record that its arguments name, and keeps its outcome. jobs-delayed: the same with Redis 1 ms
 // away, where round trips dominate.
 //
+// slots, slots-delayed: the same with 16 slots. adopt: plain asynq clients enqueue the tasks, and
+// lockstep's worker adopts each as a run.
+//
 // Both phases have their own line, and one line covers both. The time of doing begins with the end
 // of the first job, which leaves out the start of the worker. Besides the rates, the table has the
 // costs of a job. Their ratios are more meaningful on a busy machine: reads by Redis from its

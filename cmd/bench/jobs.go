@@ -38,20 +38,37 @@ type system interface {
 	work(ctx context.Context, done func()) error
 }
 
+// passing is how jobs pass through the systems.
+type passing struct {
+	n      int           // jobs
+	delay  time.Duration // half of a round trip to Redis
+	slots  int           // of the worker
+	target float64       // of the rate at which jobs are done, relative to asynq
+	adopt  bool          // lockstep's jobs are tasks of a plain asynq client
+}
+
 func measureJobs(ctx context.Context, set settings, r *result) error {
-	return measureJobsAt(ctx, set, r, 0)
+	return passing{n: 4000, slots: concurrency, target: 1}.measure(ctx, set, r)
 }
 
 func measureJobsDelayed(ctx context.Context, set settings, r *result) error {
-	return measureJobsAt(ctx, set, r, 500*time.Microsecond)
+	return passing{n: 2000, delay: 500 * time.Microsecond, slots: concurrency, target: 8}.measure(ctx, set, r)
 }
 
-// measureJobsAt measures with a round trip to Redis of twice delay.
-func measureJobsAt(ctx context.Context, set settings, r *result, delay time.Duration) error {
-	n, target := 4000, 1.0
-	if delay > 0 {
-		n, target = 2000, 8
-	}
+func measureSlots(ctx context.Context, set settings, r *result) error {
+	return passing{n: 4000, slots: 16, target: 1}.measure(ctx, set, r)
+}
+
+func measureSlotsDelayed(ctx context.Context, set settings, r *result) error {
+	return passing{n: 2000, delay: 500 * time.Microsecond, slots: 16, target: 8}.measure(ctx, set, r)
+}
+
+func measureAdopt(ctx context.Context, set settings, r *result) error {
+	return passing{n: 4000, slots: 16, target: 0.8, adopt: true}.measure(ctx, set, r)
+}
+
+func (pass passing) measure(ctx context.Context, set settings, r *result) error {
+	n, target, delay := pass.n, pass.target, pass.delay
 	if set.short {
 		n /= 4
 	}
@@ -86,7 +103,7 @@ func measureJobsAt(ctx context.Context, set settings, r *result, delay time.Dura
 			if err := s.admin.FlushAll(ctx).Err(); err != nil {
 				return err
 			}
-			one, err := through(ctx, s, names[which], addr, n)
+			one, err := pass.through(ctx, s, names[which], addr, n)
 			if err != nil {
 				return fmt.Errorf("%s: %w", names[which], err)
 			}
@@ -94,7 +111,7 @@ func measureJobsAt(ctx context.Context, set settings, r *result, delay time.Dura
 		}
 	}
 	r.note("medians of %d rounds of %d jobs, enqueued by %d goroutines, then done by one worker of concurrency %d",
-		set.rounds, n, askers, concurrency)
+		set.rounds, n, askers, pass.slots)
 	r.note("costs of a job, to enqueue and to do it: reads of Redis from its sockets (about one per round trip), scripts, µs in")
 	r.note("them, µs of CPU of Redis' main thread and of this process")
 	r.Columns = []string{"system", "phase", "jobs/s", "ratio", "reads", "scripts", "µs in scripts", "redis cpu", "client cpu"}
@@ -110,7 +127,9 @@ func measureJobsAt(ctx context.Context, set settings, r *result, delay time.Dura
 		}
 	}
 	r.atLeast(target, ratioOf(passages[0], passages[1], doing), "jobs done per second, relative to plain asynq")
-	r.atLeast(target, ratioOf(passages[0], passages[1], bothOf), "the same, including the time to enqueue them")
+	if !pass.adopt { // else plain asynq enqueues both
+		r.atLeast(target, ratioOf(passages[0], passages[1], bothOf), "the same, including the time to enqueue them")
+	}
 	return nil
 }
 
@@ -157,14 +176,19 @@ func between(before, after sight, n int, took time.Duration) stretch {
 }
 
 // through takes n jobs through a system.
-func through(ctx context.Context, server *server, name, addr string, n int) (p passage, err error) {
-	var s system
+func (pass passing) through(ctx context.Context, server *server, name, addr string, n int) (p passage, err error) {
 	rdb := dial(addr)
 	defer rdb.Close()
-	if name == "asynq" {
-		s = &plain{rdb: rdb, client: asynq.NewClientFromRedisClient(rdb)}
-	} else if s, err = newWhole(ctx, rdb); err != nil {
-		return p, err
+	asynqs := &plain{rdb: rdb, client: asynq.NewClientFromRedisClient(rdb), slots: pass.slots}
+	var s system = asynqs
+	if name != "asynq" {
+		ours, err := newWhole(ctx, rdb, pass.slots)
+		if err != nil {
+			return p, err
+		}
+		if s = ours; pass.adopt {
+			s = adopting{ours, asynqs}
+		}
 	}
 	before, err := look(ctx, server, nil)
 	if err != nil {
@@ -213,6 +237,7 @@ func through(ctx context.Context, server *server, name, addr string, n int) (p p
 type plain struct {
 	rdb    *redis.Client
 	client *asynq.Client
+	slots  int
 }
 
 func (p *plain) ask(ctx context.Context, i int) error {
@@ -224,7 +249,7 @@ func (p *plain) asked() {}
 
 func (p *plain) work(ctx context.Context, done func()) error {
 	server := asynq.NewServerFromRedisClient(p.rdb, asynq.Config{
-		Concurrency: concurrency, TaskCheckInterval: 50 * time.Millisecond, LogLevel: asynq.FatalLevel,
+		Concurrency: p.slots, TaskCheckInterval: 50 * time.Millisecond, LogLevel: asynq.FatalLevel,
 	})
 	err := server.Start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error { done(); return nil }))
 	if err != nil {
@@ -243,13 +268,22 @@ type whole struct {
 	pusher *worker.Pusher
 	stop   func() // ends the pusher and waits for it
 	job    *jobs.Job
+	slots  int
 }
+
+// adopting is lockstep with tasks of a plain asynq client.
+type adopting struct {
+	*whole
+	client *plain
+}
+
+func (a adopting) ask(ctx context.Context, i int) error { return a.client.ask(ctx, i) }
 
 type record struct {
 	Record int `json:"record"`
 }
 
-func newWhole(ctx context.Context, rdb *redis.Client) (*whole, error) {
+func newWhole(ctx context.Context, rdb *redis.Client, slots int) (*whole, error) {
 	if err := settleSpace(ctx, rdb); err != nil {
 		return nil, err
 	}
@@ -267,7 +301,7 @@ func newWhole(ctx context.Context, rdb *redis.Client) (*whole, error) {
 		Lock: jobs.Lock{Exclusive: []string{"record:{record}"}},
 	}
 	records := ledger.New(rdb, space)
-	w := &whole{rdb: rdb, ledger: records, queue: client, pusher: worker.NewPusher(client, records), job: job}
+	w := &whole{rdb: rdb, ledger: records, queue: client, pusher: worker.NewPusher(client, records), job: job, slots: slots}
 	ctx, stop := context.WithCancel(ctx)
 	var pushing sync.WaitGroup
 	pushing.Go(func() { w.pusher.Run(ctx, slog.New(slog.DiscardHandler)) })
@@ -308,7 +342,7 @@ func (w *whole) work(ctx context.Context, done func()) error {
 	handlers := jobs.NewRegistry()
 	jobs.Handle(handlers, "work", func(context.Context, *jobs.Run[record]) error { done(); return nil })
 	worker, err := worker.New(worker.Options{
-		Redis: w.rdb, Ledger: w.ledger, Queue: w.queue, Pusher: worker.NewPusher(w.queue, w.ledger), Locks: locks.Options{Namespace: "bench", Name: "bench"}, Concurrency: concurrency, Queues: map[string]int{"default": 1},
+		Redis: w.rdb, Ledger: w.ledger, Queue: w.queue, Pusher: worker.NewPusher(w.queue, w.ledger), Locks: locks.Options{Namespace: "bench", Name: "bench"}, Concurrency: w.slots, Queues: map[string]int{"default": 1},
 		Jobs: []*jobs.Job{w.job}, Expand: func(job *jobs.Job) (*jobs.Job, []jobs.Secret, error) { return job, nil, nil }, Executors: map[string]jobs.Executor{"handler": handlers},
 		Logger: slog.New(slog.DiscardHandler),
 	})

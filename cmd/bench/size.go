@@ -73,7 +73,7 @@ func measureSize(ctx context.Context, set settings, r *result) error {
 // dueAtOnce makes n runs due at one instant, and has a worker do them.
 func dueAtOnce(ctx context.Context, set settings, rdb *redis.Client, n int) (d drained, err error) {
 	set.step("size: %d runs are recorded", n)
-	w, err := newWhole(ctx, rdb)
+	w, err := newWhole(ctx, rdb, concurrency)
 	if err != nil {
 		return d, err
 	}
@@ -90,7 +90,7 @@ func dueAtOnce(ctx context.Context, set settings, rdb *redis.Client, n int) (d d
 
 // steadyRate returns how many runs per second a worker does that are enqueued while it works.
 func steadyRate(ctx context.Context, rdb *redis.Client, n int) (float64, error) {
-	w, err := newWhole(ctx, rdb)
+	w, err := newWhole(ctx, rdb, concurrency)
 	if err != nil {
 		return 0, err
 	}

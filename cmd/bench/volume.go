@@ -110,7 +110,7 @@ func measureOutstanding(ctx context.Context, set settings, r *result) error {
 		return err
 	}
 	defer stop()
-	w, err := newWhole(ctx, near)
+	w, err := newWhole(ctx, near, concurrency)
 	if err != nil {
 		return err
 	}
@@ -332,7 +332,7 @@ func measureTriggers(ctx context.Context, set settings, r *result) error {
 		return err
 	}
 	defer stop()
-	whole, err := newWhole(ctx, near)
+	whole, err := newWhole(ctx, near, concurrency)
 	if err != nil {
 		return err
 	}

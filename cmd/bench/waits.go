@@ -162,7 +162,7 @@ func measureWaitingRuns(ctx context.Context, set settings, r *result) error {
 // runsBeside runs a worker until it has done n runs, while others wait for a lock that stays held.
 // It does not measure the first tenth.
 func runsBeside(ctx context.Context, s *server, rdb *redis.Client, waiting, n int) (one stretch, err error) {
-	w, err := newWhole(ctx, rdb)
+	w, err := newWhole(ctx, rdb, concurrency)
 	if err != nil {
 		return one, err
 	}

@@ -34,6 +34,7 @@ type gate struct {
 	failing bool          // the last reply was an error; guarded by mu
 	woken   bool          // a message came while a pass was under way; guarded by mu
 	since   time.Time     // since when it is idle; guarded by mu
+	backlog bool          // two passes have found something, one after the other; guarded by mu
 }
 
 func newGate(interval time.Duration, slots Slots, log *slog.Logger) *gate {
@@ -124,7 +125,8 @@ func (g *gate) found() {
 	defer g.mu.Unlock()
 	g.recovered()
 	g.woken = false
-	if g.idle {
+	if g.idle || !g.backlog {
+		g.backlog = !g.idle
 		g.idle = false
 		g.signal()
 	}
@@ -156,7 +158,7 @@ func (g *gate) empty() {
 	g.recovered()
 	// Otherwise take has already set the time.
 	if !g.idle {
-		g.idle, g.since = true, time.Now()
+		g.idle, g.backlog, g.since = true, false, time.Now()
 		g.next = g.since.Add(g.spread(g.interval))
 	}
 	if g.woken {
@@ -174,7 +176,7 @@ func (g *gate) pause() {
 
 // rest leads to idle, with the pause after an error. mu is held.
 func (g *gate) rest() {
-	g.idle = true
+	g.idle, g.backlog = true, false
 	g.next = time.Now().Add(g.spread(errorPause))
 }
 
@@ -210,27 +212,19 @@ func (g *gate) fails() bool {
 	return g.failing
 }
 
-// awaitWork returns when passes have found something at both ends of [helpAfter], or with the error
-// of ctx.
-func (g *gate) awaitWork(ctx context.Context) error {
+// awaitBacklog returns when a pass has left something for another one, or with the error of ctx.
+func (g *gate) awaitBacklog(ctx context.Context) error {
 	for {
 		g.mu.Lock()
-		idle, changes := g.idle, g.busy
+		backlog, changes := g.backlog, g.busy
 		g.mu.Unlock()
-		if idle {
-			select {
-			case <-changes:
-			case <-ctx.Done():
-				return ctx.Err()
-			}
-		}
-		select {
-		case <-time.After(helpAfter):
-		case <-ctx.Done():
+		if backlog {
 			return ctx.Err()
 		}
-		if g.finds() {
-			return nil
+		select {
+		case <-changes:
+		case <-ctx.Done():
+			return ctx.Err()
 		}
 	}
 }

@@ -196,7 +196,7 @@ func TestHelpComesWithWorkAndGoesWithoutIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGate(time.Second, unbounded{}, slog.New(slog.DiscardHandler))
 		comes, goes := make(chan struct{}), make(chan struct{})
-		go func() { _ = g.awaitWork(t.Context()); close(comes) }()
+		go func() { _ = g.awaitBacklog(t.Context()); close(comes) }()
 		wants := func(what string, ch <-chan struct{}, want bool) {
 			t.Helper()
 			synctest.Wait()
@@ -211,12 +211,15 @@ func TestHelpComesWithWorkAndGoesWithoutIt(t *testing.T) {
 				}
 			}
 		}
-		g.found() // one delivery
-		g.empty()
-		time.Sleep(time.Hour)
+		for range 3 { // single deliveries
+			g.found()
+			g.empty()
+		}
+		g.found()
+		g.failed(errors.New("away"))
+		g.found()
 		wants("help", comes, false)
 		g.found()
-		time.Sleep(helpAfter)
 		wants("help", comes, true)
 		go func() { g.awaitIdle(t.Context()); close(goes) }()
 		time.Sleep(time.Hour)

@@ -51,10 +51,8 @@ const (
 	// has removed.
 	recordsInterval = 2 * time.Second
 
-	// helpAfter is for how long deliveries must have come before further asynq servers help, and
-	// helpFor for how long none must have come before these stop.
-	helpAfter = 100 * time.Millisecond
-	helpFor   = 30 * time.Second
+	// helpFor is for how long further asynq servers run after the last delivery.
+	helpFor = 30 * time.Second
 
 	// fetchAgain is asynq's own pause after a fetch that found nothing. It is negligible, because
 	// the gate decides.
@@ -305,10 +303,10 @@ func (s *Server) dispute(ctx context.Context, before, owners map[string]string) 
 	return owners
 }
 
-// help runs one more asynq server while there is work for it, until ctx ends: each costs an idle
-// Redis two commands a second.
+// help runs one more asynq server while there is more than one can fetch, until ctx ends: each
+// costs an idle Redis some commands a second.
 func (s *Server) help(ctx context.Context, r *reception) error {
-	for s.gate.awaitWork(ctx) == nil {
+	for s.gate.awaitBacklog(ctx) == nil {
 		work, cancel := context.WithCancel(ctx)
 		var watching sync.WaitGroup
 		watching.Go(func() { s.gate.awaitIdle(work); cancel() })
