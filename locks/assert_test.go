@@ -222,3 +222,54 @@ func TestPermitsThatWereUndeclaredAreNotDeclaredAgain(t *testing.T) {
 		t.Errorf("got %+v, %v; want the permits of api alone", declared, err)
 	}
 }
+
+// TestAnOlderAssertionDoesNotUndoADowngrade: a page of an assertion arrives again after a hold of it
+// was downgraded and released, while another hold shares its name. It must not make the hold
+// exclusive again, for its end would then free the name under the other one.
+func TestAnOlderAssertionDoesNotUndoADowngrade(t *testing.T) {
+	t.Parallel()
+	c := opened(t, redistest.New(t, redistest.Options{}).Client(t), "ns")
+	pipe := c.rdb.TxPipeline()
+	pipe.FlushAll(t.Context())
+	space.Assert.Redis().Eval(t.Context(), pipe, c.space.keys, "rival.x", 60_000, "{}", "", "", "the rival's", 3_000, 0, "0", "1")
+	if _, err := pipe.Exec(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	known := c.raw(t, space.Generation, "rival.x")
+	// The first hold keeps its name for a second after it was granted.
+	first := strings.Join([]string{"rival.x\x00rival.x.1", "7", fmt.Sprint(time.Now().UnixMilli()), "0,1000,0", "", "", "xa"}, "\x1f")
+	second := strings.Join([]string{"rival.x\x00rival.x.2", "8", "1", "", "", "", "sa"}, "\x1f")
+	page := func(member string) []string {
+		return c.raw(t, space.Assert, "rival.x", 60_000, "{}", known[0], known[1], "the rival's", 3_000, 0, "8", "1", member, "")
+	}
+	release := func(id string) []string { return c.raw(t, space.Release, id) }
+	for i, step := range []struct {
+		reply []string
+		want  string
+	}{
+		{page(first), "ok"}, {c.raw(t, space.Downgrade, "rival.x.1", "a"), "ok"}, {page(second), "ok"},
+		{release("rival.x.1"), "released"}, {page(first), "ok"}, {release("rival.x.1"), "released"},
+	} {
+		if step.reply[0] != step.want || len(step.reply) > 4 {
+			t.Errorf("step %d: got %q, want %s", i, step.reply, step.want)
+		}
+	}
+	shared, err := c.Acquire(t.Context(), Shared("a"), Wait(20*time.Second))
+	if err != nil {
+		t.Fatalf("a third one shares the name: %v", err)
+	}
+	if err := shared.Release(); err != nil {
+		t.Error(err)
+	}
+	if hold, err := c.TryAcquire(t.Context(), Exclusive("a")); !errors.Is(err, ErrBusy) {
+		t.Errorf("got %v, %v while the second hold shares the name, want busy", hold, err)
+	}
+	release("rival.x.2")
+	hold, err := c.Acquire(t.Context(), Exclusive("a"), Wait(20*time.Second))
+	if err != nil {
+		t.Fatalf("after the end of all holds: %v", err)
+	}
+	if err := hold.Release(); err != nil {
+		t.Error(err)
+	}
+}

@@ -726,6 +726,7 @@ func (m *model) assert(session string, lease int64, id, epoch, newID string, lea
 		claim.hold.items = slices.Clone(claim.hold.items)
 		switch known := m.holds[claim.id]; {
 		case known != nil && known.rests != 0:
+			claim.hold.items = slices.Clone(known.items) // as they are occupied
 			m.holds[claim.id] = &claim.hold
 		case known == nil:
 			m.drop(claim.id, "g")

@@ -15,6 +15,7 @@
 -- Of two holds on one resource the one with the higher token wins; the other holder is notified.
 -- The session is renewed only after its last page was accepted. A hold in Redis that is not
 -- asserted is a stray: the session releases it, as always. Sending it twice changes nothing more.
+-- What Redis still has keeps its modes.
 -- The first write is a removal, of nothing, so that a full Redis does not refuse it.
 local session = ARGV[1]
 notice(ARGV[7], ARGV[8])
@@ -61,6 +62,9 @@ for k = 1, #asserted.ids do
       if rests then
         call('ZREM', HOLD, at)
         call('ZREM', EXP, 'd' .. hid)
+        -- This page may be older than a downgrade, or Redis may have lost one.
+        for i = H_ITEMS, #known do record[i] = known[i] end
+        member = concat(record, US)
       end
       call('ZADD', HOLD, '0', member)
       limitUntil(hid, record[H_LIMITS])
