@@ -223,8 +223,8 @@ func TestPermitsThatWereUndeclaredAreNotDeclaredAgain(t *testing.T) {
 	}
 }
 
-// TestAnOlderAssertionDoesNotUndoADowngrade: a page of an assertion arrives again after a hold of it
-// was downgraded and released, while another hold shares its name. It must not make the hold
+// TestAnOlderAssertionDoesNotUndoADowngrade: a page of an assertion arrives again after a hold of
+// it was downgraded and released, while another hold shares its name. It must not make the hold
 // exclusive again, for its end would then free the name under the other one.
 func TestAnOlderAssertionDoesNotUndoADowngrade(t *testing.T) {
 	t.Parallel()

@@ -15,7 +15,7 @@
 -- Of two holds on one resource the one with the higher token wins; the other holder is notified.
 -- The session is renewed only after its last page was accepted. A hold in Redis that is not
 -- asserted is a stray: the session releases it, as always. Sending it twice changes nothing more.
--- What Redis still has keeps its modes.
+-- A hold that Redis still has keeps its modes.
 -- The first write is a removal, of nothing, so that a full Redis does not refuse it.
 local session = ARGV[1]
 notice(ARGV[7], ARGV[8])
