@@ -88,6 +88,10 @@
 // slots, slots-delayed: the same with 16 slots. adopt: plain asynq clients enqueue the tasks, and
 // lockstep's worker adopts each as a run.
 //
+// mixed: everything at once for five minutes. 10,000 jobs have ticks every two seconds to every
+// minute, 1,000 of them with three of 200 bills each; four workers of 16 slots run them beside a
+// queue that is never empty. A sampler looks for runs that wait although their bundle is free.
+//
 // Both phases have their own line, and one line covers both. The time of doing begins with the end
 // of the first job, which leaves out the start of the worker. Besides the rates, the table has the
 // costs of a job. Their ratios are more meaningful on a busy machine: reads by Redis from its
