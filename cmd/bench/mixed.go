@@ -21,7 +21,7 @@ import (
 	"lockstep/scheduler/worker"
 )
 
-// What the measurement mixed has at once.
+// The measurement mixed has these at once.
 const (
 	mixedWorkers = 4
 	mixedSlots   = 16
