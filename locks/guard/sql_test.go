@@ -41,6 +41,8 @@ func openSQLite(t testing.TB, parameters ...string) *sql.DB {
 	db, err := sql.Open("sqlite", "file:"+filepath.Join(t.TempDir(), "db")+"?"+strings.Join(parameters, "&"))
 	noError(t, err)
 	t.Cleanup(func() { noError(t, db.Close()) })
+	// The first connection sets the journal mode: several at once would not wait for each other.
+	noError(t, db.PingContext(t.Context()))
 	return db
 }
 
