@@ -119,6 +119,11 @@ var pushSource string
 
 var pushScript = script(pushSource)
 
+//go:embed scripts/wake.lua
+var wakeSource string
+
+var wakeScript = script(wakeSource)
+
 // push sends some deliveries in one round trip, or in two if Redis does not know a script.
 //
 // It also announces their queues to asynq's tools. asynq's client does so once in its life, but
@@ -175,6 +180,13 @@ func (c *Client) push(ctx context.Context, deliveries []ledger.Due) (pushed []le
 		}
 	}
 	return pushed, errors.Join(errs...)
+}
+
+// wake wakes one sleeping worker of a queue.
+func (c *Client) wake(ctx context.Context, queue string) error {
+	ctx, cancel := context.WithTimeout(ctx, putBackLimit)
+	defer cancel()
+	return wakeScript().Run(ctx, c.rdb, []string{asleepKey(queue, c.namespace)}, space.Channel(c.namespace, ""), space.Notice(NoticePushed)).Err()
 }
 
 // together replaces the calls of asynq's script for one queue by one call of pushScript.
@@ -311,5 +323,8 @@ func (c *Client) pipeline(ctx context.Context, fill func(redis.Pipeliner)) error
 // ScriptNames returns the names of this package's own scripts by the hashes that SLOWLOG and
 // MONITOR show. The package also sends asynq's scripts.
 func ScriptNames() map[string]string {
-	return map[string]string{ownScript().Hash(): "own", pushScript().Hash(): "push", takeScript().Hash(): "take", putBackScript().Hash(): "putback"}
+	return map[string]string{
+		ownScript().Hash(): "own", pushScript().Hash(): "push", wakeScript().Hash(): "wake", takeScript().Hash(): "take",
+		putBackScript().Hash(): "putback",
+	}
 }

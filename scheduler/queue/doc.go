@@ -85,11 +85,11 @@
 // finds a queue empty, or paused, records the session as asleep in the same step. The next push
 // wakes as many sleeping workers as it has deliveries, those that fell asleep last, by a message to
 // their sessions ([NoticePushed], [Server.Wake]), and removes them from the record. A worker that
-// takes deliveries is not asleep, so no message goes to one that is busy while another one is idle.
-// One that finds nothing after all sleeps again. A message that is lost costs the time until the
-// next poll of any idle worker. That also holds for tasks of plain asynq clients, which wake no
-// worker, as in asynq itself. A worker that dies stays in the record for three polls; a message to
-// it is lost in the same way.
+// takes deliveries is not asleep. One whose slots were filled in another way passes the message on,
+// so that none goes to a busy worker while another one is idle. One that finds nothing after all
+// sleeps again. A message that is lost costs the time until the next poll of any idle worker. That
+// also holds for tasks of plain asynq clients, which wake no worker, as in asynq itself. A worker
+// that dies stays in the record for three polls; a message to it is lost in the same way.
 //
 // # What happens when
 //

@@ -7,9 +7,10 @@ import (
 	"strconv"
 
 	"github.com/redis/go-redis/v9"
-
-	"lockstep/locks/space"
 )
+
+// wakeMost is how many workers of a queue are woken at once when it is resumed.
+const wakeMost = 16
 
 // ErrNoQueue says that no worker of this namespace has ever served a queue.
 var ErrNoQueue = errors.New("no such queue")
@@ -40,12 +41,10 @@ func (c *Client) Resume(ctx context.Context, queue string) (bool, error) {
 		return false, fmt.Errorf("resume queue %s: %w", queue, err)
 	}
 	// A worker that is not woken polls soon.
-	if asleep, err := c.rdb.ZRange(ctx, asleepKey(queue, c.namespace), 0, -1).Result(); err == nil {
-		_ = c.pipeline(ctx, func(p redis.Pipeliner) {
-			for _, session := range asleep {
-				p.Publish(ctx, space.Channel(c.namespace, space.SessionID(session)), space.Notice(NoticePushed))
-			}
-		})
+	if asleep, err := c.rdb.ZCard(ctx, asleepKey(queue, c.namespace)).Result(); err == nil {
+		for range min(asleep, wakeMost) {
+			_ = c.wake(ctx, queue)
+		}
 	}
 	return n == 1, nil
 }

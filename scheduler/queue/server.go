@@ -132,6 +132,7 @@ type Server struct {
 	o      Options
 	queues []string
 	gate   *gate
+	passOn chan struct{} // a message came while no slot was free; buffer of one
 	log    *slog.Logger
 	often  *repeats.Logger // for lines that a loop may repeat
 }
@@ -162,7 +163,9 @@ func NewServer(c *Client, o Options) (*Server, error) {
 		o.Slots, o.Handle = own(handlersPerFetcher*o.Fetchers, o.Handle)
 	}
 	o.Logger = cmp.Or(o.Logger, slog.Default())
-	s := &Server{client: c, o: o, queues: slices.Sorted(maps.Keys(o.Queues)), log: o.Logger, often: repeats.New(o.Logger, "kind")}
+	s := &Server{
+		client: c, o: o, queues: slices.Sorted(maps.Keys(o.Queues)), passOn: make(chan struct{}, 1), log: o.Logger, often: repeats.New(o.Logger, "kind"),
+	}
 	s.gate = newGate(o.PollInterval, o.Slots, s.often.Logger)
 	s.gate.ready = o.Ready
 	return s, nil
@@ -193,9 +196,38 @@ func (s slots) More(most int) int {
 	return n
 }
 
-// Wake makes a sleeping server poll its queues at once. Call it when the session has received
-// [NoticePushed]. It may be called at any time.
-func (s *Server) Wake() { s.gate.wake() }
+// Wake makes a sleeping server poll its queues at once, or wakes another one if no slot is free.
+// Call it when the session has received [NoticePushed]. It may be called at any time, and does not
+// block.
+func (s *Server) Wake() {
+	if s.o.Slots.More(1) > 0 {
+		s.o.Slots.Release(1)
+		s.gate.wake()
+		return
+	}
+	select {
+	case s.passOn <- struct{}{}:
+	default: // it wakes others already
+	}
+}
+
+// passOnWakes wakes other workers in the place of this one, until ctx ends. Best effort: a delivery
+// that wakes no worker waits for the next poll.
+func (s *Server) passOnWakes(ctx context.Context) {
+	for {
+		select {
+		case <-s.passOn:
+		case <-ctx.Done():
+			return
+		}
+		for _, q := range s.queues {
+			err := s.client.wake(ctx, q)
+			if err != nil && ctx.Err() == nil {
+				s.log.DebugContext(ctx, "could not wake another worker", "queue", q, "error", err)
+			}
+		}
+	}
+}
 
 // Run serves until ctx ends. It returns when every Handle has returned and everything it started
 // has stopped. It waits for a Redis that is unreachable. It returns nil, or an [ErrOwned] if a
@@ -206,6 +238,7 @@ func (s *Server) Run(ctx context.Context) error {
 	r := &reception{Server: s, ctx: ctx, foreign: newForeign()}
 	g.Go(func() error { return s.keepOwned(ctx) })
 	g.Go(func() error { r.keepRecords(ctx); return nil })
+	g.Go(func() error { s.passOnWakes(ctx); return nil })
 	g.Go(func() error { return s.fetch(ctx, r) })
 	for range s.o.Fetchers - 1 {
 		g.Go(func() error { return s.help(ctx, r) })

@@ -26,13 +26,21 @@ type sleeper struct {
 // polls by itself.
 func startSleeper(t *testing.T, rdb *redis.Client, namespace, name, session string, got chan<- ledger.Due, poll ...time.Duration) *sleeper {
 	t.Helper()
+	return startSleeperWith(t, rdb, namespace, name, session, got, nil, poll...)
+}
+
+// startSleeperWith is startSleeper with slots, which the deliveries do not return.
+func startSleeperWith(t *testing.T, rdb *redis.Client, namespace, name, session string, got chan<- ledger.Due, slots queue.Slots,
+	poll ...time.Duration,
+) *sleeper {
+	t.Helper()
 	c, err := queue.New(rdb, namespace)
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := new(sleeper)
 	server, err := queue.NewServer(c, queue.Options{
-		Queues: map[string]int{name: 1}, PollInterval: append(poll, time.Hour)[0], Session: func() string { return session },
+		Queues: map[string]int{name: 1}, PollInterval: append(poll, time.Hour)[0], Session: func() string { return session }, Slots: slots,
 		Handle: func(ctx context.Context, some []ledger.Due) {
 			s.got.Add(int64(len(some)))
 			into(got)(ctx, some)
@@ -183,6 +191,30 @@ func TestAWorkerThatTakesADeliveryDoesNotCountAsAsleep(t *testing.T) {
 	taken := idle.got.Load()
 	push(t, c, ledger.Due{Run: "j#c", N: 1, Queue: name})
 	eventually(t, "the idle worker takes it", func() bool { return idle.got.Load() > taken })
+}
+
+// TestAWorkerWithoutASlotPassesTheMessageOn fills the slots of a worker that is asleep, as runs do
+// that it has claimed without a delivery.
+func TestAWorkerWithoutASlotPassesTheMessageOn(t *testing.T) {
+	rdb := redistest.Shared(t).Client(t)
+	namespace, name := redistest.Namespace(t), redistest.Namespace(t)
+	c, err := queue.New(rdb, namespace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := make(chan ledger.Due, 10)
+	startSleeper(t, rdb, namespace, name, "idle", got)
+	asleep(t, rdb, namespace, name, 1)
+	slots := newSlots(1)
+	full := startSleeperWith(t, rdb, namespace, name, "full", got, slots)
+	asleep(t, rdb, namespace, name, 2)
+	eventually(t, "its slot is free and then taken", func() bool { return slots.More(1) == 1 })
+	push(t, c, ledger.Due{Run: "j#a", N: 1, Queue: name})
+	receive(t, got)
+	if woken := full.woken.Load(); woken != 1 {
+		t.Errorf("the worker that fell asleep last was woken %d times, want once: the test proves nothing", woken)
+	}
+	slots.Release(1)
 }
 
 // TestFurtherServersHelpWhileThereIsWork counts the asynq servers of one of ours.

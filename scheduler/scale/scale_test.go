@@ -20,6 +20,7 @@ var unreached = map[string]string{
 	"ledger/assert":    "runs after a loss of all data, on 100 facts at most",
 	"ledger/lacks":     "runs after a loss of all data, on 100 ends at most",
 	"queue/take":       "needs a queue server; it reads as many deliveries as the worker has free slots",
+	"queue/wake":       "needs a queue server; it reads the last of the sleeping workers",
 	"queue/putback":    "needs a queue server; it looks along the tasks that the workers of a queue run",
 }
 
