@@ -208,8 +208,8 @@ func (f *fleet) finish() {
 	f.env = append(slices.Clone(f.env), "LOCKSTEP_CONFIG="+writeFile(f.t, "empty.yaml", "permits: {gate: {limit: 2}}\njobs: {other: {command: [\"true\"]}}"))
 	f.start()
 	conn := f.connection()
-	// Faults may have left a job with many runs, which run one after the other. That is well as long
-	// as they end.
+	// Faults may have left many runs of one job, which run one after the other. All is well as
+	// long as they end.
 	const patience = 2 * time.Minute
 	least, since := int64(math.MaxInt64), time.Now()
 	eventually(f.t, 20*time.Minute, "all runs have ended", func() bool {
