@@ -66,7 +66,7 @@ func measureCapacityIdle(ctx context.Context, set settings, r *result) (err erro
 	each := func(i int) float64 { return (figures[1][i] - figures[0][i]) / moreWorkers }
 	r.row("the one on duty", figures[0][0], figures[0][1], figures[0][2])
 	r.row("each other one", each(0), each(1), each(2))
-	r.atMost(6, each(0), "commands/s sent by an idle worker that is not on duty")
+	r.atMost(6, each(0), "sent commands/s of an idle worker that is not on duty")
 	return nil
 }
 
