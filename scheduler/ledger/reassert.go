@@ -44,9 +44,9 @@ func (l *Ledger) Assert(ctx context.Context, session locks.SessionID, loss, dige
 		if _, err := l.Register(ctx, digest, definitions[i:min(i+RegisterBatch, len(definitions))]); err != nil {
 			return err
 		}
-		l.memory.said([]fact{batch})
+		l.memory.said(loss, []fact{batch})
 	}
-	if err := l.say(ctx, known.urgent); err != nil {
+	if err := l.say(ctx, loss, known.urgent); err != nil {
 		return err
 	}
 	for _, created := range l.Create(ctx, known.again) {
@@ -56,7 +56,7 @@ func (l *Ledger) Assert(ctx context.Context, session locks.SessionID, loss, dige
 	}
 	// An attempt that was asserted as running may have ended since, and its finish may have come
 	// before that assertion: then the finish did not count.
-	if err := l.say(ctx, l.memory.recollect(session, loss, definitions).urgent); err != nil {
+	if err := l.say(ctx, loss, l.memory.recollect(session, loss, definitions).urgent); err != nil {
 		return err
 	}
 	l.memory.do(func() {
@@ -72,12 +72,13 @@ func (l *Ledger) Assert(ctx context.Context, session locks.SessionID, loss, dige
 // [ErrLate] means that the grace period has ended first; then nothing remains.
 func (l *Ledger) AssertMore(ctx context.Context) (more bool, err error) {
 	var older []fact
-	l.memory.do(func() { older = l.memory.older })
+	var loss string
+	l.memory.do(func() { older, loss = l.memory.older, l.memory.loss })
 	if len(older) == 0 {
 		return false, nil
 	}
 	some := older[:min(len(older), urgentHeard)]
-	err = l.say(ctx, some)
+	err = l.say(ctx, loss, some)
 	if err != nil && !errors.Is(err, ErrLate) {
 		return true, err
 	}
@@ -100,8 +101,8 @@ func (l *Ledger) AssertMore(ctx context.Context) (more bool, err error) {
 
 // say re-asserts facts: those of one job together, since time is short, and a call costs Redis more
 // than a fact. Ends that Redis has kept are only looked up.
-func (l *Ledger) say(ctx context.Context, facts []fact) error {
-	facts, err := l.lacking(ctx, facts)
+func (l *Ledger) say(ctx context.Context, loss string, facts []fact) error {
+	facts, err := l.lacking(ctx, loss, facts)
 	if err != nil {
 		return err
 	}
@@ -140,7 +141,7 @@ func (l *Ledger) say(ctx context.Context, facts []fact) error {
 				return fmt.Errorf("re-assert an end of a run of %s: %w", ends[i].job, call.Err)
 			}
 		}
-		l.memory.said(some)
+		l.memory.said(loss, some)
 	}
 	return nil
 }
@@ -150,7 +151,7 @@ const lacksMost = 100
 
 // lacking returns those of some facts that Redis has lost. Only ends are looked up. They are
 // returned in reverse, the last ones last: a history keeps those that were written last.
-func (l *Ledger) lacking(ctx context.Context, facts []fact) ([]fact, error) {
+func (l *Ledger) lacking(ctx context.Context, loss string, facts []fact) ([]fact, error) {
 	var steps []step
 	var asked [][]fact
 	open := make(map[string]int) // a job's last step
@@ -185,7 +186,7 @@ func (l *Ledger) lacking(ctx context.Context, facts []fact) ([]fact, error) {
 			}
 		}
 	}
-	l.memory.said(kept)
+	l.memory.said(loss, kept)
 	return lost, nil
 }
 
@@ -257,10 +258,14 @@ func (r *recollection) split(ends []fact, urgent int) {
 	r.older = append(r.older, ends[urgent:]...)
 }
 
-// said notes that facts need not be re-asserted again after this loss.
-func (m *memory) said(facts []fact) {
+// said notes that facts need not be re-asserted again after a loss. If there was another one in the
+// meantime, Redis may have lost them again.
+func (m *memory) said(loss string, facts []fact) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.loss != loss {
+		return
+	}
 	for _, fact := range facts {
 		m.told[fact.name] = true
 	}
@@ -281,7 +286,7 @@ func (m *memory) recollect(session locks.SessionID, loss string, definitions []*
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.loss != loss {
-		m.loss, m.told = loss, make(map[string]bool)
+		m.loss, m.told, m.older = loss, make(map[string]bool), nil
 	}
 	now := m.now()
 	var known recollection

@@ -1,9 +1,13 @@
 package ledger_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"testing"
+
+	"github.com/redis/go-redis/v9"
 
 	"lockstep/jobs"
 	"lockstep/scheduler/ledger"
@@ -156,5 +160,53 @@ func TestOlderEndsAreNotAssertedAfterTheGracePeriod(t *testing.T) {
 			t.Errorf("%v, %v, want nothing to remain", more, err)
 		}
 		f.wantForgotten(runs[0])
+	})
+}
+
+// meanwhile does something once, between the reply to a pipeline and its caller.
+type meanwhile struct {
+	dying
+	do func()
+}
+
+func (m meanwhile) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+
+func (m meanwhile) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		err := next(ctx, cmds)
+		m.do()
+		return err
+	}
+}
+
+// TestALossDuringAnAssertionForgetsItsReplies has Redis lose all data after it has replied that it
+// still has some ends: they must be asserted after the second loss.
+func TestALossDuringAnAssertionForgetsItsReplies(t *testing.T) {
+	each(t, func(f *fixture) {
+		a := f.worker("a")
+		runs := a.ends(310, func(*jobs.Job) {})
+		f.grace(a) // nothing is lost
+		if err := a.Assert(f.Context(), a.client.Session(), a.lost, "config", []*jobs.Job{a.job}); err != nil {
+			t.Fatal(err)
+		}
+		var once sync.Once
+		a.client.Extension().Redis().AddHook(meanwhile{do: func() {
+			once.Do(func() {
+				f.lose(a)
+				ended, cancel := context.WithCancel(f.Context())
+				cancel()
+				// It learns of the loss, and can assert nothing yet.
+				if err := a.Assert(ended, a.client.Session(), a.lost, "config", []*jobs.Job{a.job}); err == nil {
+					t.Error("an assertion that could not be sent is answered")
+				}
+			})
+		}})
+		if _, err := a.AssertMore(f.Context()); err != nil {
+			t.Fatal(err)
+		}
+		a.say()
+		for _, run := range runs {
+			f.wantState(run, ledger.StateSucceeded)
+		}
 	})
 }
