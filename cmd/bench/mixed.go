@@ -17,7 +17,6 @@ import (
 	"lockstep/locks"
 	"lockstep/locks/space"
 	"lockstep/scheduler/ledger"
-	"lockstep/scheduler/queue"
 	"lockstep/scheduler/worker"
 )
 
@@ -171,15 +170,10 @@ func (m *mix) start(ctx context.Context, group *errgroup.Group, rdb *redis.Clien
 		}
 		return nil
 	})
-	space, err := locks.NewSpace(rdb, "bench")
+	records, deliveries, err := parts(rdb)
 	if err != nil {
 		return err
 	}
-	deliveries, err := queue.New(rdb, "bench")
-	if err != nil {
-		return err
-	}
-	records := ledger.New(rdb, space)
 	w, err := worker.New(worker.Options{
 		Redis: rdb, Ledger: records, Queue: deliveries, Pusher: worker.NewPusher(deliveries, records),
 		Locks: locks.Options{Namespace: "bench", Name: "bench"}, Concurrency: mixedSlots, Queues: map[string]int{"default": 1}, Jobs: list,
@@ -195,15 +189,10 @@ func (m *mix) start(ctx context.Context, group *errgroup.Group, rdb *redis.Clien
 
 // feed keeps requests in the queue.
 func (m *mix) feed(ctx context.Context, rdb *redis.Client) error {
-	space, err := locks.NewSpace(rdb, "bench")
+	records, deliveries, err := parts(rdb)
 	if err != nil {
 		return err
 	}
-	deliveries, err := queue.New(rdb, "bench")
-	if err != nil {
-		return err
-	}
-	records := ledger.New(rdb, space)
 	for ctx.Err() == nil {
 		if m.asked.Load()-m.done.Load() >= mixedQueued {
 			pause(ctx, time.Millisecond)

@@ -39,15 +39,10 @@ func (s *server) far(ctx context.Context, delay time.Duration) (*redis.Client, f
 func begin(ctx context.Context, rdb *redis.Client, list []*jobs.Job, done func()) (w *worker.Worker, stop func() error, err error) {
 	handlers := jobs.NewRegistry()
 	jobs.Handle(handlers, "work", func(context.Context, *jobs.Run[record]) error { done(); return nil })
-	space, err := locks.NewSpace(rdb, "bench")
+	records, deliveries, err := parts(rdb)
 	if err != nil {
 		return nil, nil, err
 	}
-	deliveries, err := queue.New(rdb, "bench")
-	if err != nil {
-		return nil, nil, err
-	}
-	records := ledger.New(rdb, space)
 	w, err = worker.New(worker.Options{
 		Redis: rdb, Ledger: records, Queue: deliveries, Pusher: worker.NewPusher(deliveries, records), Locks: locks.Options{Namespace: "bench", Name: "bench"}, Concurrency: concurrency, Queues: map[string]int{"default": 1}, Jobs: list,
 		Expand: func(job *jobs.Job) (*jobs.Job, []jobs.Secret, error) { return job, nil, nil }, Executors: map[string]jobs.Executor{"handler": handlers},
@@ -60,6 +55,16 @@ func begin(ctx context.Context, rdb *redis.Client, list []*jobs.Job, done func()
 	ended := make(chan error, 1)
 	go func() { ended <- w.Run(ctx) }() // stop waits for it
 	return w, func() error { cancel(); return <-ended }, nil
+}
+
+// parts returns the ledger and the queues of the benchmarks.
+func parts(rdb *redis.Client) (*ledger.Ledger, *queue.Client, error) {
+	space, err := locks.NewSpace(rdb, "bench")
+	if err != nil {
+		return nil, nil, err
+	}
+	deliveries, err := queue.New(rdb, "bench")
+	return ledger.New(rdb, space), deliveries, err
 }
 
 // until waits until a condition holds, checking it a hundred times a second.

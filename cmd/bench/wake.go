@@ -12,9 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"lockstep/jobs"
-	"lockstep/locks"
 	"lockstep/scheduler/ledger"
-	"lockstep/scheduler/queue"
 )
 
 // wakers is how many workers are idle.
@@ -103,15 +101,10 @@ func wakeOurs(ctx context.Context, rdb *redis.Client, n int) (delays []time.Dura
 	if !pause(ctx, 3*time.Second) { // they register their jobs, and one takes duty
 		return nil, context.Cause(ctx)
 	}
-	space, err := locks.NewSpace(rdb, "bench")
+	records, deliveries, err := parts(rdb)
 	if err != nil {
 		return nil, err
 	}
-	deliveries, err := queue.New(rdb, "bench")
-	if err != nil {
-		return nil, err
-	}
-	records := ledger.New(rdb, space)
 	return wake(ctx, n, started, func(i int) error {
 		asked, err := records.Enqueue(ctx, ledger.Request{Job: job, ID: fmt.Sprint("r", i), Trigger: ledger.TriggerEnqueue})
 		if err != nil {

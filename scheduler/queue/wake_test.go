@@ -22,6 +22,17 @@ type sleeper struct {
 	lost  atomic.Bool  // it receives no messages
 }
 
+// newSpace returns a client with a namespace and a queue of its own.
+func newSpace(t *testing.T, rdb *redis.Client) (c *queue.Client, namespace, name string) {
+	t.Helper()
+	namespace, name = redistest.Namespace(t), redistest.Namespace(t)
+	c, err := queue.New(rdb, namespace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c, namespace, name
+}
+
 // startSleeper starts a server with a session, and passes on its messages. Without poll, it never
 // polls by itself.
 func startSleeper(t *testing.T, rdb *redis.Client, namespace, name, session string, got chan<- ledger.Due, poll ...time.Duration) *sleeper {
@@ -91,11 +102,7 @@ func asleep(t *testing.T, rdb *redis.Client, namespace, name string, want int64)
 // TestAPushWakesAsManyWorkersAsItHasDeliveries has three workers that never poll.
 func TestAPushWakesAsManyWorkersAsItHasDeliveries(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
-		namespace, name := redistest.Namespace(t), redistest.Namespace(t)
-		c, err := queue.New(rdb, namespace)
-		if err != nil {
-			t.Fatal(err)
-		}
+		c, namespace, name := newSpace(t, rdb)
 		got := make(chan ledger.Due, 100)
 		var workers []*sleeper
 		for i := range 3 {
@@ -131,11 +138,7 @@ func TestAPushWakesAsManyWorkersAsItHasDeliveries(t *testing.T) {
 // TestALostMessageCostsOnePoll has a worker that receives no messages.
 func TestALostMessageCostsOnePoll(t *testing.T) {
 	rdb := redistest.Shared(t).Client(t)
-	namespace, name := redistest.Namespace(t), redistest.Namespace(t)
-	c, err := queue.New(rdb, namespace)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c, namespace, name := newSpace(t, rdb)
 	got := make(chan ledger.Due, 1)
 	w := startSleeper(t, rdb, namespace, name, "deaf", got, 200*time.Millisecond)
 	w.lost.Store(true)
@@ -147,11 +150,7 @@ func TestALostMessageCostsOnePoll(t *testing.T) {
 // TestResumeWakesTheWorkersOfAQueue pushes to a paused queue.
 func TestResumeWakesTheWorkersOfAQueue(t *testing.T) {
 	rdb := redistest.Shared(t).Client(t)
-	namespace, name := redistest.Namespace(t), redistest.Namespace(t)
-	c, err := queue.New(rdb, namespace)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c, namespace, name := newSpace(t, rdb)
 	got := make(chan ledger.Due, 1)
 	w := startSleeper(t, rdb, namespace, name, "a", got)
 	asleep(t, rdb, namespace, name, 1)
@@ -171,11 +170,7 @@ func TestResumeWakesTheWorkersOfAQueue(t *testing.T) {
 // wake another one.
 func TestAWorkerThatTakesADeliveryDoesNotCountAsAsleep(t *testing.T) {
 	rdb := redistest.Shared(t).Client(t)
-	namespace, name := redistest.Namespace(t), redistest.Namespace(t)
-	c, err := queue.New(rdb, namespace)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c, namespace, name := newSpace(t, rdb)
 	full := make(chan ledger.Due) // nobody receives
 	startSleeper(t, rdb, namespace, name, "busy", full)
 	asleep(t, rdb, namespace, name, 1)
@@ -197,11 +192,7 @@ func TestAWorkerThatTakesADeliveryDoesNotCountAsAsleep(t *testing.T) {
 // that it has claimed without a delivery.
 func TestAWorkerWithoutASlotPassesTheMessageOn(t *testing.T) {
 	rdb := redistest.Shared(t).Client(t)
-	namespace, name := redistest.Namespace(t), redistest.Namespace(t)
-	c, err := queue.New(rdb, namespace)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c, namespace, name := newSpace(t, rdb)
 	got := make(chan ledger.Due, 10)
 	startSleeper(t, rdb, namespace, name, "idle", got)
 	asleep(t, rdb, namespace, name, 1)
