@@ -140,7 +140,10 @@ func (f *fleet) checkTicks(t *testing.T, job string) {
 	for at := first; at <= last; at++ {
 		covered := line != nil && at >= line.Tick.Unix() && at <= line.Upto.Unix()
 		id := fmt.Sprintf("%s@%s", job, time.Unix(at, 0).UTC().Format(time.RFC3339))
-		if got := outcome[at]; got == "" && !covered || got == "pending" {
+		got := outcome[at]
+		// workers that drain may create a run for the last tick, and leave it due
+		left := got == "pending" && at == last && ends[id] == 0
+		if got == "" && !covered || got == "pending" && !left {
 			t.Errorf("%s has no outcome (%q)", id, got)
 		}
 		if ends[id] == 1 && outcome[at] != "succeeded" && !covered {
