@@ -14,7 +14,8 @@ const (
 )
 
 // histories keeps, while this worker has duty, all finished runs together within
-// [Options].MaxHistory, and drops the definitions that none of them has any more.
+// [Options].MaxHistory, drops the definitions that none of them has any more, and completes the
+// order of the jobs by their last ends.
 func (s *Scheduler) histories(ctx context.Context) {
 	every := s.o.HistoryEvery
 	if every <= 0 {
@@ -39,6 +40,9 @@ func (s *Scheduler) boundHistories(ctx context.Context) (calm bool) {
 	if err != nil {
 		s.failed(ctx, "read the size of histories", err)
 		return false
+	}
+	if err := s.o.Ledger.IndexEnds(ctx, size, rest); err != nil && !errors.Is(err, context.Canceled) {
+		s.failed(ctx, "index the ends of runs", err)
 	}
 	if err := s.o.Ledger.TidyHistories(ctx, size, rest); err != nil && !errors.Is(err, context.Canceled) {
 		s.failed(ctx, "drop definitions that no finished run has", err)

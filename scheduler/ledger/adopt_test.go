@@ -219,8 +219,9 @@ func TestJobsAreReadWithoutTheIDsOfRequests(t *testing.T) {
 		if all, err := f.Jobs(f.Context()); err != nil || len(all) != 1 || all[0].Silent.IsZero() {
 			f.Fatalf("got %+v, %v", all, err)
 		}
-		if sent := counted.sent.Load(); sent > 4 {
-			f.Errorf("one job was read with %d commands, want 4", sent)
+		// six, and those of a new connection; the ids have 30 pages
+		if sent := counted.sent.Load(); sent > 12 {
+			f.Errorf("one job was read with %d commands, want at most 12", sent)
 		}
 	})
 }

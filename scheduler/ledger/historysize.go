@@ -38,6 +38,7 @@ type historyPart struct {
 	job   string
 	runs  int
 	bytes int64
+	last  float64 // server ms of its last end
 }
 
 // HistorySize estimates how much memory the finished runs of all jobs use. It reads many histories
@@ -94,6 +95,7 @@ func (l *Ledger) addSizes(ctx context.Context, size *HistorySize, names []string
 				continue
 			}
 			sample := &sizeSample{job: name, runs: n, outputs: int(outputs[i].Val()), made: made}
+			sample.last = pipe.ZRevRangeWithScores(ctx, l.prefix+"done:"+name, 0, 0)
 			if len(made) > 0 {
 				sample.kept, sample.first = pipe.ZCard(ctx, l.prefix+"made:"+name), pipe.ZRangeWithScores(ctx, l.prefix+"done:"+name, 0, 0)
 			}
@@ -126,6 +128,9 @@ func (l *Ledger) addSizes(ctx context.Context, size *HistorySize, names []string
 	}
 	for _, sample := range samples {
 		part := historyPart{job: sample.job, runs: sample.runs, bytes: sample.bytes()}
+		for _, z := range sample.last.Val() {
+			part.last = z.Score
+		}
 		size.Jobs, size.Runs, size.Bytes = size.Jobs+1, size.Runs+part.runs, size.Bytes+part.bytes
 		size.parts = append(size.parts, part)
 		if sample.stale() {
@@ -145,6 +150,7 @@ func member(z redis.Z) string {
 type sizeSample struct {
 	job            string
 	runs, outputs  int
+	last           *redis.ZSliceCmd // its last finished run
 	ids            []*redis.StringSliceCmd
 	idBytes        int64
 	records, tails []*redis.IntCmd

@@ -113,63 +113,112 @@ type JobRecord struct {
 	Uncarried   bool      // no worker carries it, and others are live
 }
 
-// Jobs returns every job that was ever registered, by name.
+// jobsAtOnce is how many jobs are read in one round trip.
+const jobsAtOnce = 500
+
+// Jobs returns all jobs, by name. It is [Ledger.JobNames] and [Ledger.JobsOf].
 func (l *Ledger) Jobs(ctx context.Context) ([]JobRecord, error) {
-	definitions, err := l.scan(ctx, "def")
+	names, err := l.JobNames(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("read jobs: %w", err)
+		return nil, err
 	}
-	cursors, err := l.scan(ctx, "cursor")
+	return l.JobsOf(ctx, names, nil)
+}
+
+// JobNames returns the names of all jobs, in their order. [Ledger.JobsOf] omits those of them that
+// have no definition.
+func (l *Ledger) JobNames(ctx context.Context) ([]string, error) {
+	cursors, err := l.scan(ctx, "cursor") // each job has one
 	if err != nil {
-		return nil, fmt.Errorf("read cursors: %w", err)
+		return nil, fmt.Errorf("read the names of jobs: %w", err)
 	}
-	facts, err := l.factsOf(ctx, slices.Collect(maps.Keys(definitions)))
-	if err != nil {
-		return nil, fmt.Errorf("read facts of jobs: %w", err)
-	}
-	configs, err := l.scan(ctx, "ledger")
-	if err != nil {
-		return nil, fmt.Errorf("read configs: %w", err)
-	}
-	carried := carriedOf(configs)
-	records := make([]JobRecord, 0, len(definitions))
-	for name, definition := range definitions {
-		of := facts[name]
-		record, err := decodeJob(name, definition, cursors[name], of.silent, of.paused, of.versions)
-		if err != nil { // it must not hide the others
-			record.Job = &jobs.Job{Name: name, Description: "unreadable: " + plain(err.Error())}
+	return slices.Sorted(maps.Keys(cursors)), nil
+}
+
+// JobsOf returns some jobs, in the order of their names. It omits those without a definition. known
+// returns the definition of a job with this hash if the caller has it, else nil; a nil known has
+// none. JobsOf reads only definitions that the caller does not have: they are most of the cost.
+func (l *Ledger) JobsOf(ctx context.Context, names []string, known func(job, hash string) *jobs.Job) ([]JobRecord, error) {
+	records := make([]JobRecord, 0, len(names))
+	for some := range slices.Chunk(names, jobsAtOnce) {
+		read, err := l.jobsOf(ctx, some, known)
+		if err != nil {
+			return nil, fmt.Errorf("read jobs: %w", err)
 		}
-		record.Drifted, record.Uncarried = standing(of.versions, carried)
-		records = append(records, record)
+		records = append(records, read...)
 	}
-	slices.SortFunc(records, func(a, b JobRecord) int { return strings.Compare(a.Job.Name, b.Job.Name) })
 	return records, nil
 }
 
-// jobFacts is the entries of the key facts of one job.
-type jobFacts struct{ silent, paused, versions string }
-
-// factsOf returns the facts of some jobs. The key also has facts of adopted requests, and is never
-// read as a whole.
-func (l *Ledger) factsOf(ctx context.Context, names []string) (map[string]jobFacts, error) {
-	facts := make(map[string]jobFacts, len(names))
-	for some := range slices.Chunk(names, openPage) {
-		fields := make([]string, 0, 3*len(some))
-		for _, name := range some {
-			fields = append(fields, "g"+name, "p"+name, "v"+name)
+func (l *Ledger) jobsOf(ctx context.Context, names []string, known func(job, hash string) *jobs.Job) ([]JobRecord, error) {
+	fields := make([]string, 0, 3*len(names))
+	for _, name := range names {
+		fields = append(fields, "g"+name, "p"+name, "v"+name)
+	}
+	var cursors, facts *redis.SliceCmd
+	var configs *redis.MapStringStringCmd
+	err := l.pipeline(ctx, func(pipe redis.Pipeliner) {
+		cursors, facts = pipe.HMGet(ctx, l.prefix+"cursor", names...), pipe.HMGet(ctx, l.prefix+"facts", fields...)
+		configs = pipe.HGetAll(ctx, l.prefix+"ledger")
+	})
+	if err != nil {
+		return nil, err
+	}
+	fact := func(i int) string { return textAt(facts, i) }
+	definitions := make([]*jobs.Job, len(names))
+	var missing []string
+	for i, name := range names {
+		if hash, _, _ := strings.Cut(fact(3*i+2), "\x1f"); known != nil && hash != "" {
+			definitions[i] = known(name, hash)
 		}
-		values, err := l.rdb.HMGet(ctx, l.prefix+"facts", fields...).Result()
+		if definitions[i] == nil {
+			missing = append(missing, name)
+		}
+	}
+	var texts, again *redis.SliceCmd // again: to notice a definition that changes meanwhile
+	if len(missing) > 0 {
+		hashes := make([]string, len(missing))
+		for i, name := range missing {
+			hashes[i] = "v" + name
+		}
+		err := l.pipeline(ctx, func(pipe redis.Pipeliner) {
+			texts, again = pipe.HMGet(ctx, l.prefix+"def", missing...), pipe.HMGet(ctx, l.prefix+"facts", hashes...)
+		})
 		if err != nil {
 			return nil, err
 		}
-		for i, name := range some {
-			silent, _ := values[3*i].(string) // nil: it has none
-			paused, _ := values[3*i+1].(string)
-			versions, _ := values[3*i+2].(string)
-			facts[name] = jobFacts{silent, paused, versions}
-		}
 	}
-	return facts, nil
+	carried := carriedOf(configs.Val())
+	records := make([]JobRecord, 0, len(names))
+	read := 0 // of texts
+	for i, name := range names {
+		job, changed := definitions[i], false
+		if job == nil {
+			text := textAt(texts, read)
+			changed = textAt(again, read) != fact(3*i+2)
+			if read++; text == "" {
+				continue
+			}
+			if job, err = jobs.ReadJob(text); err != nil { // it must not hide the others
+				job = &jobs.Job{Name: name, Description: "unreadable: " + plain(fmt.Sprintf("definition of job %s: %s", name, err))}
+			}
+		}
+		record, err := recordOf(job, textAt(cursors, i), fact(3*i), fact(3*i+1), fact(3*i+2), carried)
+		if err != nil {
+			record.Job = &jobs.Job{Name: name, Description: "unreadable: " + plain(err.Error())}
+		}
+		if changed { // while it was read: the hash may be that of another definition
+			record.Hash = ""
+		}
+		records = append(records, record)
+	}
+	return records, nil
+}
+
+// textAt returns an element of a reply, or "" if there is none.
+func textAt(reply *redis.SliceCmd, i int) string {
+	text, _ := reply.Val()[i].(string) // else nil
+	return text
 }
 
 // Job returns the record of one job, or [ErrUnknown].
@@ -188,12 +237,11 @@ func (l *Ledger) Job(ctx context.Context, name string) (JobRecord, error) {
 	if err != nil {
 		return JobRecord{}, fmt.Errorf("read job %s: %w", name, err)
 	}
-	silent, _ := facts.Val()[0].(string) // nil: it has none
-	paused, _ := facts.Val()[1].(string)
-	versions, _ := facts.Val()[2].(string)
-	record, err := decodeJob(name, definition.Val(), cursor.Val(), silent, paused, versions)
-	record.Drifted, record.Uncarried = standing(versions, carriedOf(configs.Val()))
-	return record, err
+	job, err := jobs.ReadJob(definition.Val())
+	if err != nil {
+		return JobRecord{}, fmt.Errorf("definition of job %s: %w", name, err)
+	}
+	return recordOf(job, cursor.Val(), textAt(facts, 0), textAt(facts, 1), textAt(facts, 2), carriedOf(configs.Val()))
 }
 
 // A config counts as carried if a worker polled with it within carriedWithin of the latest poll
@@ -238,14 +286,12 @@ func standing(versions string, carried map[string]bool) (drifted, uncarried bool
 	return drifted, uncarried && len(carried) > 0
 }
 
-func decodeJob(name, definition, cursor, silent, paused, versions string) (JobRecord, error) {
-	job, err := jobs.ReadJob(definition)
-	if err != nil {
-		return JobRecord{}, fmt.Errorf("definition of job %s: %w", name, err)
-	}
+// recordOf returns the record of a job. cursor and the facts of the job are as they are stored.
+func recordOf(job *jobs.Job, cursor, silent, paused, versions string, carried map[string]bool) (JobRecord, error) {
 	r := space.Read([]any{cursor}, nil)
 	record := JobRecord{Job: job, Cursor: r.Time(), Paused: paused}
 	record.Hash, _, _ = strings.Cut(versions, "\x1f")
+	record.Drifted, record.Uncarried = standing(versions, carried)
 	if silent != "" {
 		since := space.Read([]any{silent[1:]}, nil)
 		record.Silent = since.Time()

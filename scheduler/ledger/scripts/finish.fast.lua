@@ -129,6 +129,7 @@ do
       if #tails > 0 then call('HSET', OUTPUT, unpack(tails)) end
       call('HSET', HIST, unpack(hist))
       call('ZADD', DONE, unpack(done))
+      redis.pcall('ZADD', ENDS, 'GT', ms, ended[1][4])
       for trigger, n in pairs(triggers) do
         redis.pcall('HINCRBY', TOTALS, 'r\31succeeded\31' .. trigger .. '\31' .. ended[1][4], n)
       end

@@ -37,6 +37,7 @@ call('HDEL', FACTS, 'g' .. job, 'p' .. job, 'v' .. job, 's' .. job, 'm' .. job, 
 local totals = {}
 for i = 5, #ARGV do totals[i - 4] = ARGV[i] .. US .. job end
 redis.pcall('HDEL', TOTALS, unpack(totals))
+redis.pcall('ZREM', ENDS, job)
 call('HDEL', CURSOR, job)
 call('HDEL', DEF, job)
 call('ZADD', REV, call('HINCRBY', LEDGER, 'rev', 1), job)
