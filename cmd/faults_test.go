@@ -237,7 +237,7 @@ jobs:
 	f.startAll(1)
 	conn := f.connection()
 	cursors := func() map[string]time.Time {
-		list, err := conn.reader.Jobs(t.Context())
+		list, err := conn.reader.Jobs(t.Context(), admin.Filter{}, "")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -81,20 +81,9 @@ func (t *tool) jobLsCommand() *cobra.Command {
 		if err != nil {
 			return nil, err
 		}
-		jobs, err := conn.reader.Jobs(ctx)
-		if err == nil && filter.NeedsRuns() {
-			jobs, err = conn.reader.WithRuns(ctx, jobs)
-		}
-		if err != nil {
-			return nil, err
-		}
-		if jobs, err = admin.Noted(jobs, note); err == nil {
-			jobs, err = filter.Jobs(jobs)
-		}
-		if err != nil || filter.NeedsRuns() {
-			return jobs, misused(cmd, err)
-		}
-		return conn.reader.WithRuns(ctx, first(jobs, limit))
+		filter.Limit = limit
+		jobs, err := conn.reader.Jobs(ctx, filter, note)
+		return jobs, misused(cmd, err)
 	})
 }
 

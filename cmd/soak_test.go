@@ -796,7 +796,7 @@ func (s *soak) heal() {
 	healed := time.Now()
 	s.eventually(2*time.Minute, "every tick is decided, by the last triggers", func() bool {
 		s.tend()
-		list, err := conn.reader.Jobs(s.t.Context())
+		list, err := conn.reader.Jobs(s.t.Context(), admin.Filter{}, "")
 		return err == nil && !slices.ContainsFunc(list, func(job admin.Job) bool {
 			_, ours := s.jobs[job.Name]
 			return ours && s.jobs[job.Name].trigger != "" && job.Cursor.Before(healed.Add(7*time.Second))

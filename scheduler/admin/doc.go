@@ -58,6 +58,23 @@
 // it. It names a place, not a run, so it also works when that run has left the list. A run that
 // ends between two pages may be listed twice, as outstanding and as finished.
 //
+// Finished runs of all jobs are merged from the histories of the jobs. The ledger orders the jobs
+// by their last ends ([ledger.Ledger.EndedJobs]), so a page reads only the histories that may have
+// its runs. After an upgrade from a build that does not keep this order, it reads all histories
+// until the worker on duty has completed the order: a minute, and some time for very many jobs.
+//
+// # Answers about all jobs
+//
+// The next ticks and the jobs to look at depend on each job. Reading and decoding the definitions
+// of 100,000 jobs takes more than a second, so a process keeps them: a definition is read again
+// when its hash has changed. The other facts (cursors, pauses, last successes) are read each time
+// if that is quick, and otherwise for at most a sixth of the time, so such an answer may be some
+// seconds old. Facts about one job ([Reader.Job]) and the runs in a list of jobs are always read
+// anew.
+//
+// A [Reader.Hasty] reader waits only a moment for the first reading of very many jobs. Its answers
+// say how far the reading is, and each of them continues it.
+//
 // # The history of locks
 //
 // Redis keeps each hold and each wait when it ends, also those of `lock exec` and of users of the

@@ -288,6 +288,12 @@ func (f *Filter) keepsTick(record *ledger.Record) bool {
 // NeedsRuns reports whether a filter of jobs looks at their runs: see [Reader.WithRuns].
 func (f *Filter) NeedsRuns() bool { return f.State != "" || f.Error != "" }
 
+// mayBe returns false for a definition whose job [Filter.Jobs] does not select, as far as that
+// costs little.
+func (f *Filter) mayBe(d *jobs.Job) bool {
+	return (f.Job == "" || d.Name == f.Job) && (f.Queue == "" || d.Queue == f.Queue)
+}
+
 // Jobs returns the jobs that match the filter. The state and the error are those of the last run.
 func (f *Filter) Jobs(all []Job) ([]Job, error) {
 	if err := f.checkState("last run", Outcomes()[1:]...); err != nil {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -32,31 +33,82 @@ func (j *Job) Notes() []string {
 	return notes
 }
 
-// Noted returns the jobs to which one of [Notes] applies; with "", all jobs.
-func Noted(jobs []Job, note string) ([]Job, error) {
-	if note == "" {
-		return jobs, nil
+// checkNote refuses what is neither "" nor one of [Notes].
+func checkNote(note string) error {
+	if note != "" && !slices.Contains(Notes, note) {
+		return fmt.Errorf("%w: %q is not a note of jobs; the notes are: %s", ErrInvalid, note, strings.Join(Notes, ", "))
 	}
-	if !slices.Contains(Notes, note) {
-		return nil, fmt.Errorf("%w: %q is not a note of jobs; the notes are: %s", ErrInvalid, note, strings.Join(Notes, ", "))
-	}
-	noted := []Job{}
-	for i := range jobs {
-		if slices.Contains(jobs[i].Notes(), note) {
-			noted = append(noted, jobs[i])
-		}
-	}
-	return noted, nil
+	return nil
 }
 
-// Jobs returns every job that a worker ever registered, by name. They lack their runs, which cost
-// some commands for each job: see [Reader.WithRuns].
-func (r *Reader) Jobs(ctx context.Context) ([]Job, error) {
-	records, err := r.book.Jobs(ctx)
+// Jobs returns the jobs that a filter and one of [Notes], or "", select, by name, with their runs:
+// at most filter.Limit of them, or, with 0, all.
+func (r *Reader) Jobs(ctx context.Context, filter Filter, note string) ([]Job, error) {
+	jobs, _, _, err := r.JobPage(ctx, filter, note, "")
+	return jobs, err
+}
+
+// JobPage returns a page of [Reader.Jobs], and the cursor of the next page, "" after the last one.
+// The cursor of the first page is "". known is how many jobs exist, whatever the filter is. Runs
+// are read of the jobs on the page; a filter by the last run reads those of other jobs, too.
+func (r *Reader) JobPage(ctx context.Context, filter Filter, note, cursor string) (page []Job, next string, known int, err error) {
+	if err := checkNote(note); err != nil {
+		return nil, "", 0, err
+	}
+	limit := cmp.Or(filter.Limit, math.MaxInt)
+	all, now, err := r.listed(ctx, "")
+	if err != nil {
+		return nil, "", 0, err
+	}
+	paused, err := r.book.Paused(ctx)
+	if err != nil {
+		return nil, "", 0, err
+	}
+	from, _ := slices.BinarySearchFunc(all, cursor, func(job listedJob, name string) int { return strings.Compare(job.Job.Name, name) })
+	page = []Job{}
+	for from < len(all) && len(page) <= limit {
+		some := []Job{} // that may be on the page
+		for ; from < len(all) && len(some) < describedAtOnce; from++ {
+			record := &all[from].JobRecord
+			job := noted(record, paused, now)
+			if job.Name != cursor && filter.mayBe(record.Job) && (note == "" || slices.Contains(job.Notes(), note)) {
+				some = append(some, r.described(record, paused, now))
+			}
+		}
+		if filter.NeedsRuns() {
+			if some, err = r.withRuns(ctx, some); err != nil {
+				return nil, "", 0, err
+			}
+		}
+		if some, err = filter.Jobs(some); err != nil {
+			return nil, "", 0, err
+		}
+		page = append(page, some...)
+	}
+	if len(page) > limit {
+		page = page[:limit]
+		next = page[limit-1].Name
+	}
+	if !filter.NeedsRuns() {
+		page, err = r.withRuns(ctx, page)
+	}
+	return page, next, len(all), err
+}
+
+// Drifted returns the jobs of which workers carry different definitions, by name, without their
+// runs, and at most this number.
+func (r *Reader) Drifted(ctx context.Context, most int) ([]Job, error) {
+	all, err := r.all(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return r.describe(ctx, records)
+	var drifted []ledger.JobRecord
+	for i := range all {
+		if all[i].Drifted && len(drifted) < most {
+			drifted = append(drifted, all[i].JobRecord)
+		}
+	}
+	return r.describe(ctx, drifted)
 }
 
 // Job returns one job.
@@ -67,7 +119,7 @@ func (r *Reader) Job(ctx context.Context, name string) (*Job, error) {
 	}
 	described, err := r.describe(ctx, []ledger.JobRecord{record})
 	if err == nil {
-		described, err = r.WithRuns(ctx, described)
+		described, err = r.withRuns(ctx, described)
 	}
 	if err != nil {
 		return nil, err
@@ -100,20 +152,24 @@ func (r *Reader) describe(ctx context.Context, records []ledger.JobRecord) ([]Jo
 		return nil, err
 	}
 	described := make([]Job, len(records))
-	for i, record := range records {
-		job := &described[i]
-		*job = newJob(record, now)
-		if r.reveals() {
-			job.Args = record.Job.Args
-		}
-		job.QueuePaused = slices.Contains(paused, job.Queue)
+	for i := range records {
+		described[i] = r.described(&records[i], paused, now)
 	}
 	return described, nil
 }
 
-// WithRuns returns the same jobs with their runs: how many are outstanding and running, and the
+// described is newJob, with its secret args if this reader shows them.
+func (r *Reader) described(record *ledger.JobRecord, paused []string, now time.Time) Job {
+	job := newJob(record, paused, now)
+	if r.reveals() {
+		job.Args = record.Job.Args
+	}
+	return job
+}
+
+// withRuns returns the same jobs with their runs: how many are outstanding and running, and the
 // last one that ended. It changes none of the given ones.
-func (r *Reader) WithRuns(ctx context.Context, list []Job) ([]Job, error) {
+func (r *Reader) withRuns(ctx context.Context, list []Job) ([]Job, error) {
 	running, err := r.book.CountRunning(ctx)
 	if err != nil {
 		return nil, err
@@ -150,7 +206,7 @@ func (r *Reader) addRuns(ctx context.Context, list []Job) error {
 		job := &list[i]
 		job.Outstanding = outstanding[job.Name]
 		group.Go(func() error {
-			last, err := known.endedPager([]string{job.Name}, wasRun).next(ctx, 1, lastRunWithin)
+			last, err := known.endedPager(job.Name, wasRun).next(ctx, 1, lastRunWithin)
 			if len(last) > 0 {
 				run := newRun(last[0].record)
 				job.LastRun = &run
@@ -164,18 +220,22 @@ func (r *Reader) addRuns(ctx context.Context, list []Job) error {
 // now returns the server's time.
 func (r *Reader) now(ctx context.Context) (time.Time, error) { return r.space.Now(ctx) }
 
-func newJob(record ledger.JobRecord, now time.Time) Job {
-	d := record.Job
-	defined, trigger := newDefined(d)
-	job := Job{
-		Name: d.Name, Defined: defined, Definition: Text(record.Hash), Paused: Text(record.Paused), LastSuccess: Instant{record.LastSuccess},
-		Drifted: record.Drifted, Carried: !record.Uncarried,
-		Late: isLate(&record, now),
-	}
-	if d.Paused {
+// noted returns no more of a job than its name and what [Job.Notes] needs.
+func noted(record *ledger.JobRecord, paused []string, now time.Time) Job {
+	job := Job{Name: record.Job.Name, Paused: Text(record.Paused), QueuePaused: slices.Contains(paused, record.Job.Queue),
+		Drifted: record.Drifted, Carried: !record.Uncarried, Late: isLate(record, now)}
+	if record.Job.Paused {
 		job.Paused = "by its definition"
 	}
-	if d.Scheduled() {
+	return job
+}
+
+// newJob returns a job without its runs.
+func newJob(record *ledger.JobRecord, paused []string, now time.Time) Job {
+	job := noted(record, paused, now)
+	defined, trigger := newDefined(record.Job)
+	job.Defined, job.Definition, job.LastSuccess = defined, Text(record.Hash), Instant{record.LastSuccess}
+	if record.Job.Scheduled() {
 		job.Cursor = Instant{record.Cursor}
 		if trigger != nil {
 			job.NextTick = TickTime{trigger.Next(later(record.Cursor, now))}
@@ -281,53 +341,32 @@ func later(cursor, now time.Time) time.Time {
 }
 
 // Next returns the next n ticks of a job, or, with "", of each job that has a trigger, the soonest
-// first.
+// first. It omits jobs with a trigger that this machine cannot compute; [Job] gives the reason.
 func (r *Reader) Next(ctx context.Context, job string, n int) ([]NextTick, error) {
 	if n < 1 {
 		return nil, fmt.Errorf("%w: the next %d ticks", ErrInvalid, n)
 	}
-	var records []ledger.JobRecord
-	if job == "" {
-		var err error
-		if records, err = r.book.Jobs(ctx); err != nil {
-			return nil, err
-		}
-	} else {
-		record, err := r.book.Job(ctx, job)
-		if err != nil {
-			return nil, err
-		}
-		if _, err := scheduler.Trigger(record.Job); err != nil {
-			return nil, fmt.Errorf("job %s: %w", job, err)
-		}
-		records = append(records, record)
-	}
-	now, err := r.now(ctx)
+	all, now, err := r.listed(ctx, job)
 	if err != nil {
 		return nil, err
 	}
-	return nextTicks(records, now, n), nil
-}
-
-// nextTicks omits jobs with a trigger that this machine cannot compute; [Job] gives the reason for
-// each.
-func nextTicks(records []ledger.JobRecord, now time.Time, n int) []NextTick {
-	ticks := []NextTick{}
-	for _, record := range records {
-		trigger, err := scheduler.Trigger(record.Job)
-		if err != nil || trigger == nil {
-			continue
+	if job != "" {
+		if _, err := scheduler.Trigger(all[0].Job); err != nil {
+			return nil, fmt.Errorf("job %s: %w", job, err)
 		}
-		tick := later(record.Cursor, now)
+	}
+	ticks := []NextTick{}
+	for i := range all {
+		tick := later(all[i].Cursor, now)
 		for range n {
-			if tick = trigger.Next(tick); tick.IsZero() {
+			if tick = all[i].after(tick); tick.IsZero() {
 				break
 			}
-			ticks = append(ticks, NextTick{Job: record.Job.Name, Tick: TickTime{tick}, In: Seconds(tick.Sub(now))})
+			ticks = append(ticks, nextTick(&all[i], tick, now))
 		}
 	}
 	slices.SortFunc(ticks, func(a, b NextTick) int {
 		return cmp.Or(a.Tick.Compare(b.Tick.Time), cmp.Compare(a.Job, b.Job))
 	})
-	return ticks
+	return ticks, nil
 }

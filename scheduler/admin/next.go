@@ -8,10 +8,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"lockstep/scheduler"
-	"lockstep/scheduler/cronspec"
-	"lockstep/scheduler/ledger"
 )
 
 // NextFilters are the names of the filters of future ticks, as [RunFilters] are those of runs.
@@ -26,25 +22,40 @@ func (r *Reader) ReadNextFilter(ctx context.Context, value func(name string) str
 }
 
 // nextHeap has the schedule with the next tick on top.
-type nextHeap []*upcoming
+type nextHeap []upcoming
 
 // upcoming is the future of one job.
 type upcoming struct {
-	record  ledger.JobRecord
-	trigger *cronspec.Schedule
-	at      time.Time // its next tick that is not listed yet
+	job *listedJob
+	at  time.Time // its next tick that is not listed yet
 }
 
 func (h nextHeap) Len() int      { return len(h) }
 func (h nextHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
 func (h nextHeap) Less(i, j int) bool {
-	return cmp.Or(h[i].at.Compare(h[j].at), cmp.Compare(h[i].record.Job.Name, h[j].record.Job.Name)) < 0
+	return cmp.Or(h[i].at.Compare(h[j].at), cmp.Compare(h[i].job.Job.Name, h[j].job.Job.Name)) < 0
 }
-func (h *nextHeap) Push(x any) { *h = append(*h, x.(*upcoming)) }
+func (h *nextHeap) Push(x any) { *h = append(*h, x.(upcoming)) }
 func (h *nextHeap) Pop() any {
 	last := (*h)[len(*h)-1]
 	*h = (*h)[:len(*h)-1]
 	return last
+}
+
+// take takes the first tick, and puts the one that follows in its job in its place.
+func (h *nextHeap) take(now time.Time) NextTick {
+	first := &(*h)[0]
+	tick := nextTick(first.job, first.at, now)
+	if first.at = first.job.after(first.at); first.at.IsZero() {
+		pq.Pop(h)
+	} else {
+		pq.Fix(h, 0)
+	}
+	return tick
+}
+
+func nextTick(job *listedJob, at, now time.Time) NextTick {
+	return NextTick{Job: job.Job.Name, Tick: TickTime{at}, In: Seconds(at.Sub(now)), Paused: job.Paused != "" || job.Job.Paused}
 }
 
 // NextPage returns the next ticks of the jobs that a filter selects, before its Until, the soonest
@@ -55,56 +66,52 @@ func (r *Reader) NextPage(ctx context.Context, filter Filter, cursor string) (ti
 	if err != nil {
 		return nil, "", err
 	}
-	var records []ledger.JobRecord
-	if filter.Job == "" {
-		records, err = r.book.Jobs(ctx)
-	} else {
-		records = make([]ledger.JobRecord, 1)
-		records[0], err = r.book.Job(ctx, filter.Job)
-	}
+	all, now, err := r.listed(ctx, filter.Job)
 	if err != nil {
 		return nil, "", err
 	}
-	now, err := r.now(ctx)
-	if err != nil {
-		return nil, "", err
-	}
-	coming := make(nextHeap, 0, len(records))
-	for _, record := range records {
-		trigger, err := scheduler.Trigger(record.Job)
-		if err != nil || trigger == nil || filter.Queue != "" && record.Job.Queue != filter.Queue {
+	coming := make(nextHeap, 0, len(all))
+	for i := range all {
+		job := &all[i]
+		if filter.Queue != "" && job.Job.Queue != filter.Queue {
 			continue
 		}
 		from := last
-		if record.Job.Name > lastJob { // its tick at that time was not listed
+		if job.Job.Name > lastJob { // its tick at that time was not listed
 			from = last.Add(-time.Nanosecond)
 		}
-		one := &upcoming{record: record, trigger: trigger}
-		if one.at = trigger.Next(later(from, later(record.Cursor, now))); !one.at.IsZero() {
-			coming = append(coming, one)
+		if at := job.after(later(from, later(job.Cursor, now))); !at.IsZero() {
+			coming = append(coming, upcoming{job, at})
 		}
 	}
 	pq.Init(&coming)
 	ticks = []NextTick{}
-	for len(coming) > 0 {
-		first := coming[0]
-		if !filter.Until.IsZero() && !first.at.Before(filter.Until) {
-			break
-		}
+	for len(coming) > 0 && (filter.Until.IsZero() || coming[0].at.Before(filter.Until)) {
 		if len(ticks) == filter.Limit {
 			end := ticks[len(ticks)-1]
 			return ticks, end.Tick.String() + " " + end.Job, nil
 		}
-		name := first.record.Job.Name
-		ticks = append(ticks, NextTick{Job: name, Tick: TickTime{first.at}, In: Seconds(first.at.Sub(now)),
-			Paused: first.record.Paused != "" || first.record.Job.Paused})
-		if first.at = first.trigger.Next(first.at); first.at.IsZero() {
-			pq.Pop(&coming)
-		} else {
-			pq.Fix(&coming, 0)
-		}
+		ticks = append(ticks, coming.take(now))
 	}
 	return ticks, "", nil
+}
+
+// listed returns a job, or, with "", all of them, and the server's time.
+func (r *Reader) listed(ctx context.Context, job string) (list []listedJob, now time.Time, err error) {
+	if job == "" {
+		list, err = r.all(ctx)
+	}
+	if err == nil {
+		now, err = r.now(ctx)
+	}
+	if err != nil || job == "" {
+		return list, now, err
+	}
+	record, err := r.book.Job(ctx, job)
+	if err != nil {
+		return nil, now, err
+	}
+	return []listedJob{newListed(record, now, nil)}, now, nil
 }
 
 // readNextCursor reads the last tick of a page, and its job.

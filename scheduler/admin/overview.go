@@ -2,11 +2,12 @@ package admin
 
 import (
 	"cmp"
+	pq "container/heap" // heap is also a word for memory
 	"context"
+	"errors"
 	"slices"
 	"time"
 
-	"lockstep/jobs"
 	"lockstep/locks"
 	"lockstep/scheduler/ledger"
 )
@@ -21,7 +22,6 @@ const (
 	showPending  = 10
 	showRuns     = 25
 	countPending = 1000 // outstanding runs that are read to count them
-	askHistories = 500  // how many jobs' histories are read for the last runs
 )
 
 // Overview is everything that the page shows.
@@ -40,7 +40,9 @@ type Overview struct {
 	Pending  []Run             `json:"pending"` // outstanding, not running, the oldest first
 	Runs     []Run             `json:"runs"`    // finished, the newest first
 	Jobs     int               `json:"jobs"`
-	Asked    int               `json:"histories_read"` // how many jobs' histories were read
+	// Reading is set for a hasty reader that does not know all jobs yet. Jobs, Noted and Next are
+	// then empty.
+	Reading *ReadingError `json:"-"`
 
 	Count      map[ledger.State]int `json:"outstanding"` // runs, by state
 	CountedAll bool                 `json:"counted_all"` // Count includes all outstanding runs
@@ -66,11 +68,6 @@ func (r *Reader) Overview(ctx context.Context, snapshot *Snapshot) (*Overview, e
 	if err != nil {
 		return nil, err
 	}
-	records, err := r.book.Jobs(ctx)
-	if err != nil {
-		return nil, err
-	}
-	r = r.knowing(records)
 	outstanding, err := r.book.Outstanding(ctx, "", countPending)
 	if err != nil {
 		return nil, err
@@ -79,8 +76,7 @@ func (r *Reader) Overview(ctx context.Context, snapshot *Snapshot) (*Overview, e
 	if err != nil {
 		return nil, err
 	}
-	asked := likelyLast(records, outstanding)
-	finished, err := r.endedPager(asked, wasRun).next(ctx, showRuns, looksAtMost)
+	finished, err := r.endedPager("", wasRun).next(ctx, showRuns, looksAtMost)
 	if err != nil {
 		return nil, err
 	}
@@ -90,37 +86,51 @@ func (r *Reader) Overview(ctx context.Context, snapshot *Snapshot) (*Overview, e
 	}
 
 	// lists are never null
-	o := &Overview{At: Instant{now}, Jobs: len(records), Asked: len(asked), Runs: runs, Workers: []Replica{}, Others: []Holder{}, Pending: []Run{},
-		Disputed: []string{}}
+	o := &Overview{At: Instant{now}, Runs: runs, Workers: []Replica{}, Others: []Holder{}, Noted: []Job{}, Next: []NextTick{}, Words: map[string]string{},
+		Pending: []Run{}, Disputed: []string{}}
 	o.fleet(snapshot)
 	o.Waits, o.MoreWait = some(append([]Wait{}, snapshot.Waits...), showWaits)
-	o.Noted, o.MoreNote = some(noted(records, paused, now), showNoted)
-	o.Next, o.MoreNext = some(nextTicks(records, now, 1), showNext)
-	o.Words = make(map[string]string, len(o.Next))
-	for _, tick := range o.Next {
-		o.Words[tick.Job] = triggerOf(records, tick.Job)
+	switch list, err := r.all(ctx); {
+	case errors.As(err, &o.Reading):
+	case err != nil:
+		return nil, err
+	default:
+		o.jobs(list, paused, now)
 	}
-	o.pending(outstanding)
+	waiting := o.pending(outstanding)
 	c := conditionsOf(snapshot, paused)
 	unable, err := r.unable(ctx, c)
 	if err != nil {
 		return nil, err
 	}
 	o.Unable = append([]Unable{}, unable...)
-	return o, r.explainPending(ctx, o, c, outstanding, records)
+	return o, r.explainPending(ctx, o, c, waiting)
 }
 
-// noted returns the jobs that do not simply do their work.
-func noted(records []ledger.JobRecord, paused []string, now time.Time) []Job {
-	noted := []Job{}
-	for _, record := range records {
-		job := newJob(record, now)
-		job.QueuePaused = slices.Contains(paused, job.Queue)
-		if len(job.Notes()) > 0 {
-			noted = append(noted, job)
+// jobs fills in the jobs that do not simply do their work, and the next ticks.
+func (o *Overview) jobs(list []listedJob, paused []string, now time.Time) {
+	o.Jobs = len(list)
+	coming := make(nextHeap, 0, len(list))
+	for i := range list {
+		job := &list[i]
+		switch note := noted(&job.JobRecord, paused, now); {
+		case len(note.Notes()) == 0:
+		case len(o.Noted) < showNoted:
+			o.Noted = append(o.Noted, newJob(&job.JobRecord, paused, now))
+		default:
+			o.MoreNote++
+		}
+		if at := job.after(later(job.Cursor, now)); !at.IsZero() {
+			coming = append(coming, upcoming{job, at})
 		}
 	}
-	return noted
+	pq.Init(&coming)
+	o.MoreNext = max(0, len(coming)-showNext)
+	for len(coming) > 0 && len(o.Next) < showNext {
+		first := pq.Pop(&coming).(upcoming)
+		o.Next = append(o.Next, nextTick(first.job, first.at, now))
+		o.Words[first.job.Job.Name] = triggerOf(first.job)
+	}
 }
 
 // fleet fills in the workers and the holds, and counts them.
@@ -156,8 +166,8 @@ func (o *Overview) fleet(snapshot *Snapshot) {
 	}
 }
 
-// pending counts the outstanding runs and takes the oldest that are not running.
-func (o *Overview) pending(outstanding []*ledger.Record) {
+// pending counts the outstanding runs, shows the oldest that are not running, and returns these.
+func (o *Overview) pending(outstanding []*ledger.Record) []*ledger.Record {
 	o.CountedAll = len(outstanding) < countPending
 	o.Count = make(map[ledger.State]int)
 	var waiting []*ledger.Record
@@ -172,26 +182,27 @@ func (o *Overview) pending(outstanding []*ledger.Record) {
 	for _, record := range waiting {
 		o.Pending = append(o.Pending, newRun(record))
 	}
+	return waiting
 }
 
-// explainPending adds to each shown run why it does not run: for ten of them at most, from data
-// that was already read.
-func (r *Reader) explainPending(ctx context.Context, o *Overview, c *conditions, outstanding []*ledger.Record, records []ledger.JobRecord) error {
-	active := make(map[string]*jobs.Job, len(records))
-	for _, record := range records {
-		active[record.Job.Name] = record.Job
+// explainPending adds to each shown run, one for each of these records, why it does not run.
+func (r *Reader) explainPending(ctx context.Context, o *Overview, c *conditions, records []*ledger.Record) error {
+	names := make([]string, len(records))
+	for i, record := range records {
+		names[i] = record.Job
 	}
-	for i := range o.Pending {
-		run := &o.Pending[i]
-		record := outstanding[slices.IndexFunc(outstanding, func(record *ledger.Record) bool { return record.ID == run.ID })]
+	active, err := r.book.ActiveJobs(ctx, names)
+	if err != nil {
+		return err
+	}
+	for i, record := range records {
 		ahead := 0
 		if record.State == ledger.StateDue {
-			var err error
 			if ahead, err = r.book.Ahead(ctx, record); err != nil {
 				return err
 			}
 		}
-		run.WaitingFor = c.whyNot(record, active[record.Job], ahead)
+		o.Pending[i].WaitingFor = c.whyNot(record, active[record.Job], ahead)
 	}
 	return nil
 }
@@ -210,40 +221,12 @@ func (o *Overview) Outstanding() int {
 	return n
 }
 
-// likelyLast returns the names of the jobs that may have the last runs in their histories. Each
-// history costs a read, so their number is limited: beyond it, likelyLast chooses the jobs with
-// outstanding runs, those without a schedule, and those with the latest decided ticks.
-func likelyLast(records []ledger.JobRecord, outstanding []*ledger.Record) []string {
-	if len(records) <= askHistories {
-		return namesOf(records)
-	}
-	active := make(map[string]bool)
-	for _, record := range outstanding {
-		active[record.Job] = true
-	}
-	rank := func(record ledger.JobRecord) int {
-		switch {
-		case active[record.Job.Name]:
-			return 0
-		case !record.Job.Scheduled():
-			return 1
-		}
-		return 2
-	}
-	records = slices.Clone(records)
-	slices.SortStableFunc(records, func(a, b ledger.JobRecord) int {
-		return cmp.Or(cmp.Compare(rank(a), rank(b)), b.Cursor.Compare(a.Cursor))
-	})
-	return namesOf(records[:askHistories])
-}
-
 // triggerOf describes the trigger of a job as plainly as possible.
-func triggerOf(records []ledger.JobRecord, name string) string {
-	i := slices.IndexFunc(records, func(record ledger.JobRecord) bool { return record.Job.Name == name })
-	job := newJob(records[i], records[i].Cursor)
-	words := string(cmp.Or(job.Words, job.Schedule))
-	if job.Timezone != "" && job.Every == nil {
-		words += ", " + string(job.Timezone)
+func triggerOf(job *listedJob) string {
+	defined, _ := newDefined(job.Job)
+	words := string(cmp.Or(defined.Words, defined.Schedule))
+	if defined.Timezone != "" && defined.Every == nil {
+		words += ", " + string(defined.Timezone)
 	}
 	return words
 }

@@ -37,8 +37,15 @@ type pager struct {
 	ended bool     // finished runs are listed
 	at    position // of the last run that was looked at
 	from  *position
+	begun bool // heads and rest are set
 	heads endedHeap
-	begun bool // heads has been read
+	// Of a list of all jobs: more is true if some are not in heads yet, and rest is where they
+	// begin.
+	more  bool
+	rest  string
+	bound time.Time       // no run of theirs has ended after it; zero: that is unknown
+	added map[string]bool // the jobs that are in heads, or were
+	width int             // how many of them are added in the next step
 	// finished runs that ended before since, or after until, are not listed; zero: all are
 	since, until time.Time
 
@@ -54,7 +61,7 @@ type item struct {
 
 const (
 	mostRead   = 200 // records or entries in one step
-	firstRead  = 16  // entries of each history in the first step
+	firstRead  = 16  // entries of each history, and histories, in the first step
 	sideBySide = 200 // histories in one step
 )
 
@@ -107,11 +114,9 @@ func (r *Reader) tickPager(ctx context.Context, filter Filter, after *position) 
 	return p, nil
 }
 
-// endedPager returns the list of the finished runs of some jobs.
-func (r *Reader) endedPager(names []string, keep func(*ledger.Record) bool) *pager {
-	p := &pager{book: r.book, ended: true, keep: keep, may: func(jobs.RunID) bool { return true }, begun: true}
-	p.add(names)
-	return p
+// endedPager returns the list of the finished runs of a job, or, with "", of all jobs.
+func (r *Reader) endedPager(job string, keep func(*ledger.Record) bool) *pager {
+	return &pager{book: r.book, job: job, ended: true, keep: keep, may: func(jobs.RunID) bool { return true }}
 }
 
 func (p *pager) after(after *position) (*pager, error) {
@@ -249,16 +254,12 @@ func (p *pager) loaded(ctx context.Context, records []*ledger.Record) error {
 
 func (p *pager) readEnded(ctx context.Context, most int) (int, error) {
 	if !p.begun {
-		names := []string{p.job}
-		if p.job == "" {
-			all, err := p.book.Jobs(ctx)
-			if err != nil {
-				return 0, err
-			}
-			names = namesOf(all)
-		}
 		p.begun = true
-		p.add(names)
+		if p.job != "" {
+			p.add(p.job, mostRead)
+		} else {
+			p.more, p.added, p.width = true, make(map[string]bool), firstRead
+		}
 	}
 	var entries, asked []ledger.EndedEntry
 	for len(entries) < most {
@@ -270,7 +271,7 @@ func (p *pager) readEnded(ctx context.Context, most int) (int, error) {
 			break
 		}
 		if entry.At.Before(p.since) { // as all that follow
-			p.heads = nil
+			p.heads, p.more = nil, false
 			break
 		}
 		entries = append(entries, entry)
@@ -323,39 +324,57 @@ func (h *endedHeap) Pop() any {
 	return last
 }
 
-// add adds the histories of some jobs to the list.
-func (p *pager) add(names []string) {
-	most := firstRead
-	if len(names) == 1 {
-		most = mostRead
+// add adds the history of a job to the list. most is how many entries are read of it first.
+func (p *pager) add(name string, most int) {
+	h := &head{next: ledger.EndedPage{Job: name, Until: p.until, Most: most}}
+	if p.from != nil && p.from.Final {
+		h.next.Until, h.last = time.UnixMilli(p.from.At).UTC(), p.from
 	}
-	for _, name := range names {
-		h := &head{next: ledger.EndedPage{Job: name, Until: p.until, Most: most}}
-		if p.from != nil && p.from.Final {
-			h.next.Until, h.last = time.UnixMilli(p.from.At).UTC(), p.from
-		}
-		p.heads = append(p.heads, h)
-	}
+	pq.Push(&p.heads, h)
 }
 
 // pop takes the entry that comes next in the merged histories.
 func (p *pager) pop(ctx context.Context) (entry ledger.EndedEntry, found bool, err error) {
-	for len(p.heads) > 0 && len(p.heads[0].entries) == 0 {
-		if err := p.fill(ctx); err != nil {
+	for {
+		switch {
+		case len(p.heads) > 0 && len(p.heads[0].entries) == 0:
+			err = p.fill(ctx)
+		case p.more && (len(p.heads) == 0 || !p.heads[0].entries[0].At.After(p.bound)):
+			err = p.widen(ctx)
+		case len(p.heads) == 0:
+			return entry, false, nil
+		default:
+			top := p.heads[0]
+			entry, top.entries = top.entries[0], top.entries[1:]
+			if len(top.entries) == 0 && top.all {
+				pq.Pop(&p.heads)
+			} else {
+				pq.Fix(&p.heads, 0)
+			}
+			return entry, true, nil
+		}
+		if err != nil {
 			return entry, false, err
 		}
 	}
-	if len(p.heads) == 0 {
-		return entry, false, nil
+}
+
+// widen adds the histories that have the next runs to end.
+func (p *pager) widen(ctx context.Context) error {
+	ended, rest, err := p.book.EndedJobs(ctx, p.rest, p.width)
+	if err != nil {
+		return err
 	}
-	top := p.heads[0]
-	entry, top.entries = top.entries[0], top.entries[1:]
-	if len(top.entries) == 0 && top.all {
-		pq.Pop(&p.heads)
-	} else {
-		pq.Fix(&p.heads, 0)
+	p.more, p.rest, p.width = rest != "", rest, min(2*p.width, sideBySide)
+	for _, job := range ended {
+		p.bound = job.At // the last one's counts
+		if !p.added[job.Job] {
+			p.added[job.Job] = true
+			p.add(job.Job, firstRead)
+		}
 	}
-	return entry, true, nil
+	p.more = p.more && !p.bound.Before(p.since)
+	return nil
 }
 
 // fill reads the next entries of the histories with no entries left.

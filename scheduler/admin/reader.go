@@ -16,13 +16,16 @@ import (
 var ErrInvalid = errors.New("invalid request")
 
 // Reader answers questions about runs, jobs, locks and workers in the shapes of this package. Each
-// call reads anew; it changes nothing. An unknown name gives an error that is [ledger.ErrUnknown].
+// call reads anew, except that an answer about all of very many jobs may be some seconds old; it
+// changes nothing. An unknown name gives an error that is [ledger.ErrUnknown].
 // The values of secret args are hidden, unless the reader is [Reader.Revealing]. A Reader is safe
 // for concurrent use.
 type Reader struct {
-	book   Book
-	space  Space
-	queues Queues // nil: it reads none
+	book     Book
+	space    Space
+	queues   Queues // nil: it reads none
+	catalog  *catalog
+	patience time.Duration // for a reading of all jobs; 0: no limit
 }
 
 // Book is the part of the ledger that a [Reader] reads.
@@ -34,13 +37,15 @@ type Book interface {
 	CountAllOpen(ctx context.Context) (int, error)
 	CountRunning(ctx context.Context) (map[string]int, error)
 	CountEnded(ctx context.Context, job string, since time.Time) (int, error)
+	EndedJobs(ctx context.Context, place string, most int) (jobs []ledger.EndedJob, next string, err error)
 	EndedEntries(ctx context.Context, pages []ledger.EndedPage) ([][]ledger.EndedEntry, error)
 	EndedRecords(ctx context.Context, entries []ledger.EndedEntry) ([]*ledger.Record, error)
 	Find(ctx context.Context, id jobs.RunID) (*ledger.Record, string, error)
 	FindRecord(ctx context.Context, id jobs.RunID) (*ledger.Record, error)
 	FindOutput(ctx context.Context, id jobs.RunID, attempt int) (*ledger.Record, ledger.Output, error)
 	Follow(ctx context.Context, id jobs.RunID, last int64) (*ledger.Followed, error)
-	Jobs(ctx context.Context) ([]ledger.JobRecord, error)
+	JobNames(ctx context.Context) ([]string, error)
+	JobsOf(ctx context.Context, names []string, known func(job, hash string) *jobs.Job) ([]ledger.JobRecord, error)
 	Job(ctx context.Context, name string) (ledger.JobRecord, error)
 	Acts(ctx context.Context, before string, limit int) ([]ledger.ActRecord, error)
 	Paused(ctx context.Context) ([]string, error)
@@ -76,7 +81,7 @@ func NewReader(l *ledger.Ledger) *Reader { return ReaderOf(l, l.Space()) }
 
 // ReaderOf returns a reader of anything that has the methods of a ledger and a lock space.
 func ReaderOf(book Book, space Space) *Reader {
-	return &Reader{book: &veil{book, book.ActiveJobs}, space: space}
+	return &Reader{book: &veil{book, book.ActiveJobs}, space: space, catalog: newCatalog(book, space)}
 }
 
 // wasRun reports whether a record belongs to a run: not to a tick that never became due, nor to a
@@ -164,14 +169,6 @@ func (r *Reader) listedRuns(ctx context.Context, filter RunFilter, listed []item
 		runs[i] = newRun(one.record)
 	}
 	return runs, nil
-}
-
-func namesOf(records []ledger.JobRecord) []string {
-	names := make([]string, len(records))
-	for i, record := range records {
-		names[i] = record.Job.Name
-	}
-	return names
 }
 
 // Run returns one run, with the reason if it does not run or takes unusually long, with its

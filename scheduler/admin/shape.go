@@ -413,8 +413,7 @@ type NextTick struct {
 	Tick TickTime `json:"tick"`
 	In   Seconds  `json:"in_seconds"`
 
-	// Paused is true if the job is paused: unless it is resumed, the tick is skipped. Only
-	// [Reader.NextPage] sets it; other ticks do not have the field.
+	// Paused is true if the job is paused: unless it is resumed, the tick is skipped.
 	Paused bool `json:"paused,omitempty"`
 }
 

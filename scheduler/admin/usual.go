@@ -19,7 +19,7 @@ func (r *Reader) Ends(ctx context.Context, job string, n int) ([]Run, error) {
 	if _, err := r.book.Job(ctx, job); err != nil {
 		return nil, err
 	}
-	listed, err := r.endedPager([]string{job}, wasRun).next(ctx, n, lastRunWithin)
+	listed, err := r.endedPager(job, wasRun).next(ctx, n, lastRunWithin)
 	if err != nil {
 		return nil, err
 	}

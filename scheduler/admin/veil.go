@@ -38,20 +38,7 @@ func (r *Reader) veiled(book Book, known map[string]*jobs.Job) *Reader {
 	return &veiled
 }
 
-// knowing returns a reader that need not read the definitions of its records, which have been read.
-func (r *Reader) knowing(records []ledger.JobRecord) *Reader {
-	v, is := r.book.(*veil)
-	if !is {
-		return r
-	}
-	known := make(map[string]*jobs.Job, len(records))
-	for _, record := range records {
-		known[record.Job.Name] = record.Job
-	}
-	return r.veiled(v.Book, known)
-}
-
-// knowingJobs is like knowing, and reads the definitions of the named jobs first, all at once.
+// knowingJobs returns a reader that has read the definitions of these jobs, all at once.
 func (r *Reader) knowingJobs(ctx context.Context, names []string) (*Reader, error) {
 	v, is := r.book.(*veil)
 	if !is {

@@ -25,11 +25,7 @@ type Vitals struct {
 // numbers of all others. Each job costs two commands, which are sent together; the others cost
 // none.
 func (r *Reader) Vitals(ctx context.Context, most int) (list []Vitals, others Vitals, err error) {
-	records, err := r.book.Jobs(ctx)
-	if err != nil {
-		return nil, others, err
-	}
-	now, err := r.now(ctx)
+	records, now, err := r.listed(ctx, "")
 	if err != nil {
 		return nil, others, err
 	}
@@ -45,15 +41,16 @@ func (r *Reader) Vitals(ctx context.Context, most int) (list []Vitals, others Vi
 	}
 	first, rest := records[:min(most, len(records))], records[min(most, len(records)):]
 	for i := range rest {
-		others.Late += lateOf(&rest[i], now)
+		others.Late += lateOf(&rest[i].JobRecord, now)
 	}
-	outstanding, err := r.book.CountOpen(ctx, namesOf(first))
+	names, pages := make([]string, len(first)), make([]ledger.EndedPage, len(first))
+	for i := range first {
+		names[i] = first[i].Job.Name
+		pages[i] = ledger.EndedPage{Job: names[i], Most: 1}
+	}
+	outstanding, err := r.book.CountOpen(ctx, names)
 	if err != nil {
 		return nil, others, err
-	}
-	pages := make([]ledger.EndedPage, len(first))
-	for i, record := range first {
-		pages[i] = ledger.EndedPage{Job: record.Job.Name, Most: 1}
 	}
 	ended, err := r.book.EndedEntries(ctx, pages)
 	if err != nil {
@@ -61,7 +58,7 @@ func (r *Reader) Vitals(ctx context.Context, most int) (list []Vitals, others Vi
 	}
 	list = make([]Vitals, len(first))
 	for i := range first {
-		record, name := &first[i], first[i].Job.Name
+		record, name := &first[i].JobRecord, names[i]
 		list[i] = Vitals{Job: name, Scheduled: record.Job.Scheduled(), Drifted: record.Drifted, Late: lateOf(record, now),
 			Running: running[name], Outstanding: outstanding[name], LastSuccess: record.LastSuccess}
 		if len(ended[i]) > 0 {

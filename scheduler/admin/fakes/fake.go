@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -44,6 +45,8 @@ type Fake struct {
 	Grace     time.Duration
 	Listing   locks.Listing
 	Live      []locks.SessionRecord // sessions
+
+	JobsTake time.Duration // how long each read of jobs takes
 
 	ReadCount    atomic.Int64 // reads of everything
 	HistoryCount atomic.Int64 // reads of parts of histories
@@ -203,6 +206,22 @@ func (f *Fake) ended(job string) []*ledger.Record {
 	return records
 }
 
+// EndedJobs returns the jobs with histories, two at a time, the one with the last end first.
+func (f *Fake) EndedJobs(_ context.Context, place string, most int) (ended []ledger.EndedJob, next string, err error) {
+	for job := range f.Ended {
+		if history := f.ended(job); len(history) > 0 {
+			ended = append(ended, ledger.EndedJob{Job: job, At: history[0].Finished})
+		}
+	}
+	slices.SortFunc(ended, func(a, b ledger.EndedJob) int { return cmp.Or(b.At.Compare(a.At), cmp.Compare(a.Job, b.Job)) })
+	from, _ := strconv.Atoi(place)
+	to := min(from+min(most, 2), len(ended))
+	if to < len(ended) {
+		next = strconv.Itoa(to)
+	}
+	return ended[from:to], next, f.read()
+}
+
 // EndedEntries returns parts of histories.
 func (f *Fake) EndedEntries(_ context.Context, pages []ledger.EndedPage) ([][]ledger.EndedEntry, error) {
 	f.HistoryCount.Add(int64(len(pages)))
@@ -289,8 +308,40 @@ func (f *Fake) Follow(ctx context.Context, id jobs.RunID, _ int64) (*ledger.Foll
 	return followed, nil
 }
 
-// Jobs returns Registered.
-func (f *Fake) Jobs(context.Context) ([]ledger.JobRecord, error) { return f.Registered, f.read() }
+// JobNames returns the names of Registered, in their order.
+func (f *Fake) JobNames(context.Context) ([]string, error) {
+	names := make([]string, len(f.Registered))
+	for i, record := range f.Registered {
+		names[i] = record.Job.Name
+	}
+	slices.Sort(names)
+	return names, f.read()
+}
+
+// JobsOf returns elements of Registered.
+func (f *Fake) JobsOf(ctx context.Context, names []string, known func(job, hash string) *jobs.Job) ([]ledger.JobRecord, error) {
+	if f.JobsTake > 0 {
+		select {
+		case <-time.After(f.JobsTake):
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+	named := make(map[string]ledger.JobRecord, len(f.Registered))
+	for _, record := range f.Registered {
+		named[record.Job.Name] = record
+	}
+	var records []ledger.JobRecord
+	for _, name := range names {
+		if record, is := named[name]; is {
+			if job := known(name, record.Hash); job != nil && record.Hash != "" {
+				record.Job = job
+			}
+			records = append(records, record)
+		}
+	}
+	return records, f.read()
+}
 
 // Job returns an element of Registered.
 func (f *Fake) Job(_ context.Context, name string) (ledger.JobRecord, error) {

@@ -31,8 +31,11 @@ func (s *Server) routes() {
 	r := s.o.Reader
 
 	list(s, v1+"jobs", func(ctx context.Context, q question) (*part[admin.Job], error) {
-		jobs, _, err := s.jobs(ctx, q)
-		return jobs, err
+		jobs, err := s.jobs(ctx, q)
+		if err != nil {
+			return nil, err
+		}
+		return jobs.part, nil
 	}, with(admin.JobFilters, "note")...).as("listJobs", "Jobs, by name")
 	list(s, v1+"jobs/{job}/ticks", s.ticks, admin.TickFilters...).as("listTicks", "Ticks of a job and their outcomes")
 	one(s, v1+"runs", s.runs, with(admin.RunFilters, "group", "limit", "cursor")...).
@@ -64,7 +67,7 @@ func (s *Server) routes() {
 	list(s, v1+"audit", s.audit, admin.ActFilters...).as("listActs", "The audit: acts of people and programs, newest first")
 
 	one(s, v1+"overview", func(ctx context.Context, _ question) (*admin.Overview, error) {
-		return shared(ctx, s.read, "overview", s.overview)
+		return s.wholeOverview(ctx)
 	}).as("getOverview", "What the first page shows")
 	list(s, v1+"jobs/next", s.next, admin.NextFilters...).as("listNextTicks", "Future ticks of all jobs")
 	list(s, v1+"queues", func(ctx context.Context, q question) (*part[admin.Queue], error) {
@@ -232,7 +235,7 @@ func (s *Server) next(ctx context.Context, q question) (*part[admin.NextTick], e
 			return nil, err
 		}
 		filter.Limit = q.limit
-		ticks, next, err := s.o.Reader.NextPage(ctx, filter, q.cursor)
+		ticks, next, err := s.reader(q).NextPage(ctx, filter, q.cursor)
 		return newPart(ticks, next), err
 	})
 }
@@ -260,6 +263,18 @@ type question struct {
 	query   url.Values
 	limit   int
 	cursor  string // the position of the client's last item; "" to begin with the first
+	page    bool   // a person waits for the answer
+}
+
+// patience is how long a page waits until all jobs have been read.
+const patience = 100 * time.Millisecond
+
+// reader returns the reader for a question about all jobs.
+func (s *Server) reader(q question) *admin.Reader {
+	if q.page {
+		return s.o.Reader.Hasty(patience)
+	}
+	return s.o.Reader
 }
 
 func (q question) path(name string) string  { return q.request.PathValue(name) }
@@ -320,37 +335,23 @@ func newPart[T any](items []T, next string) *part[T] {
 	return p
 }
 
-// jobs returns the requested part of the jobs that match the filter of a question, and how many
-// jobs exist. It reads the runs of the others only for a filter that looks at them.
-func (s *Server) jobs(ctx context.Context, q question) (listed *part[admin.Job], known int, err error) {
-	filter, err := s.filter(ctx, q)
-	if err != nil {
-		return nil, 0, err
-	}
-	all, err := shared(ctx, s.read, "jobs", s.o.Reader.Jobs)
-	if err != nil {
-		return nil, 0, err
-	}
-	known = len(all)
-	withRuns := func(name string, list []admin.Job) ([]admin.Job, error) {
-		return shared(ctx, s.read, name, func(ctx context.Context) ([]admin.Job, error) { return s.o.Reader.WithRuns(ctx, list) })
-	}
-	if filter.NeedsRuns() {
-		if all, err = withRuns("jobs with runs", all); err != nil {
-			return nil, 0, err
+// jobPage is a part of the jobs.
+type jobPage struct {
+	*part[admin.Job]
+	known int // how many jobs exist
+}
+
+// jobs returns the requested part of the jobs that match the filter of a question.
+func (s *Server) jobs(ctx context.Context, q question) (*jobPage, error) {
+	return shared(ctx, s.read, q.address(), func(ctx context.Context) (*jobPage, error) {
+		filter, err := s.filter(ctx, q)
+		if err != nil {
+			return nil, err
 		}
-	}
-	if all, err = admin.Noted(all, q.value("note")); err != nil {
-		return nil, 0, err
-	}
-	if all, err = filter.Jobs(all); err != nil {
-		return nil, 0, err
-	}
-	listed = cut(q, all, func(job *admin.Job) string { return job.Name })
-	if !filter.NeedsRuns() {
-		listed.Items, err = withRuns("jobs of "+q.address(), listed.Items)
-	}
-	return listed, known, err
+		filter.Limit = q.limit
+		jobs, next, known, err := s.reader(q).JobPage(ctx, filter, q.value("note"), q.cursor)
+		return &jobPage{newPart(jobs, next), known}, err
+	})
 }
 
 // cut takes the requested part out of a list, in the order of its positions. An item may have

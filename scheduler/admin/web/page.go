@@ -141,6 +141,8 @@ type view struct {
 	Filter   []filterField
 	Filtered bool // the list is filtered
 
+	// Reading is not nil if the page lacks what depends on all jobs, which are still being read.
+	Reading *admin.ReadingError
 	Problem string // why Redis cannot be read, or what is wrong with the request; "" for neither
 	Remedy  string
 	Failed  bool // the page is nothing but its problem
@@ -162,9 +164,10 @@ func (s *Server) show(pattern, name string, read func(context.Context, question,
 		} else if q.limit > pageRows {
 			return fmt.Errorf("%w: limit %d: a page shows at most %d rows; the API has longer lists", admin.ErrInvalid, q.limit, pageRows)
 		}
+		q.page = true
 		v := s.newView(r, name)
 		v.Asked = q.query
-		if err := read(r.Context(), q, v); err != nil {
+		if err := read(r.Context(), q, v); err != nil && !errors.As(err, &v.Reading) {
 			return err
 		}
 		return s.render(w, http.StatusOK, name, v)

@@ -2,6 +2,7 @@ package web
 
 import (
 	"context"
+	"errors"
 
 	"lockstep/scheduler/admin"
 )
@@ -32,16 +33,17 @@ type carried struct {
 }
 
 // configPage compares the configs of the workers.
-func (s *Server) configPage(ctx context.Context, _ question, v *view) error {
+func (s *Server) configPage(ctx context.Context, q question, v *view) error {
 	snapshot, err := s.snapshot(ctx)
 	if err != nil {
 		return err
 	}
-	all, err := shared(ctx, s.read, "jobs", s.o.Reader.Jobs)
-	if err != nil {
+	v.Title, v.Now = "Config", snapshot.At
+	drifted, err := shared(ctx, s.read, "page drifted", func(ctx context.Context) ([]admin.Job, error) { return s.reader(q).Drifted(ctx, mostCompared) })
+	if err != nil && !errors.As(err, &v.Reading) {
 		return err
 	}
-	seen := configSeen{Config: s.config()}
+	seen := configSeen{Config: s.config(), Drifted: drifted}
 	if seen.Config != nil {
 		seen.Places = seen.Config.Places
 	}
@@ -56,12 +58,7 @@ func (s *Server) configPage(ctx context.Context, _ question, v *view) error {
 		}
 	}
 	seen.More = len(workers) - len(seen.Workers)
-	for _, job := range all {
-		if job.Drifted && len(seen.Drifted) < mostCompared {
-			seen.Drifted = append(seen.Drifted, job)
-		}
-	}
-	v.Title, v.Now, v.Seen = "Config", snapshot.At, seen
+	v.Seen = seen
 	return nil
 }
 

@@ -30,15 +30,15 @@ func (s *Server) jobsPage(ctx context.Context, q question, v *view) (err error) 
 	if v.Now, err = s.now(ctx); err != nil {
 		return err
 	}
-	listed, known, err := s.jobs(ctx, q)
+	v.Title = "Jobs"
+	listed, err := s.jobs(ctx, q)
 	if err != nil {
 		return err
 	}
-	v.Title = "Jobs"
 	v.Seen = struct {
 		rows[admin.Job]
 		Known int // without the filter
-	}{newRows(s, q, listed), known}
+	}{newRows(s, q, listed.part), listed.known}
 	v.filterBy(with(admin.JobFilters, "note"), map[string][]string{"note": admin.Notes, "state": admin.Outcomes()[1:]})
 	return nil
 }
@@ -48,11 +48,12 @@ func (s *Server) nextPage(ctx context.Context, q question, v *view) (err error) 
 	if v.Now, err = s.now(ctx); err != nil {
 		return err
 	}
+	v.Page, v.Title = "jobs", "Next ticks"
 	ticks, err := s.next(ctx, q)
 	if err != nil {
 		return err
 	}
-	v.Page, v.Title, v.Seen = "jobs", "Next ticks", newRows(s, q, ticks)
+	v.Seen = newRows(s, q, ticks)
 	v.filterBy(admin.NextFilters, nil)
 	return nil
 }

@@ -28,7 +28,7 @@ func (s *Server) overviewPage(w http.ResponseWriter, r *http.Request) error {
 		v.Config = config
 	}
 	status := http.StatusOK
-	seen, err := shared(r.Context(), s.read, "overview", s.overview)
+	seen, err := s.overview(r.Context())
 	if err == nil {
 		s.last.Store(seen)
 		v.Title = fmt.Sprintf("%d running, %s", seen.Busy, plural(seen.WaitCount(), "wait", "waits"))
@@ -42,7 +42,7 @@ func (s *Server) overviewPage(w http.ResponseWriter, r *http.Request) error {
 		}
 	}
 	if seen != nil {
-		v.Now, v.Seen = seen.At.Time, seen
+		v.Now, v.Seen, v.Reading = seen.At.Time, seen, seen.Reading
 	}
 	return s.render(w, status, "overview", v)
 }

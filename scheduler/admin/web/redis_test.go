@@ -131,7 +131,7 @@ func TestReaderFollowsWhatHappens(t *testing.T) {
 		if job.LastRun == nil || job.LastRun.ID != "bills#a" || job.Outstanding != 1 || job.Running != 0 {
 			t.Errorf("job: %+v", job)
 		}
-		all := must(s.reader.WithRuns(ctx, must(s.reader.Jobs(ctx))))
+		all := must(s.reader.Jobs(ctx, admin.Filter{}, ""))
 		if len(all) != 2 || all[1].Name != "nightly" || all[1].Running != 1 || all[1].LastRun != nil {
 			t.Errorf("jobs: %+v", all)
 		}

@@ -401,13 +401,28 @@ func (s *Server) snapshot(ctx context.Context) (*admin.Snapshot, error) {
 	return shared(ctx, s.read, "snapshot", s.o.Reader.Snapshot)
 }
 
-// overview reads what the page shows.
+// overview returns what the page shows. It may lack the jobs: see [admin.Overview].
 func (s *Server) overview(ctx context.Context) (*admin.Overview, error) {
-	snapshot, err := s.snapshot(ctx)
-	if err != nil {
-		return nil, err
+	return s.overviewBy(ctx, "overview", s.o.Reader.Hasty(patience))
+}
+
+// wholeOverview is overview, and waits until all jobs have been read.
+func (s *Server) wholeOverview(ctx context.Context) (*admin.Overview, error) {
+	seen, err := s.overview(ctx)
+	if err != nil || seen.Reading == nil {
+		return seen, err
 	}
-	return s.o.Reader.Overview(ctx, snapshot)
+	return s.overviewBy(ctx, "whole overview", s.o.Reader)
+}
+
+func (s *Server) overviewBy(ctx context.Context, name string, r *admin.Reader) (*admin.Overview, error) {
+	return shared(ctx, s.read, name, func(ctx context.Context) (*admin.Overview, error) {
+		snapshot, err := s.snapshot(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return r.Overview(ctx, snapshot)
+	})
 }
 
 // static answers with the files that the page needs.
