@@ -217,10 +217,11 @@ func (f *fleet) finish() {
 		if err == nil && left < least {
 			least, since = left, time.Now()
 		}
-		if time.Since(since) > patience {
-			f.t.Fatalf("no run has ended for %s; %d are outstanding", patience, least)
+		stuck := time.Since(since) > patience
+		if stuck { // the checks that follow may show why
+			f.t.Errorf("no run has ended for %s; %d are outstanding", patience, least)
 		}
-		return least == 0
+		return stuck || least == 0
 	})
 	f.drain()
 	f.env = before

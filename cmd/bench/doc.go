@@ -65,7 +65,8 @@
 // costs an end. Below it is the memory that an entry takes.
 //
 // admin: each page of the admin server beside very many jobs, runs, holds, waits and workers: the
-// server's time, the size of the page, and the longest of the commands that it sends to Redis.
+// server's time, the size of the page, and the longest of the commands that it sends to Redis. The
+// first page of a process may lack what depends on all jobs, which it has not read yet.
 //
 // bundle: 40 goroutines each take one of ten resources for some milliseconds, again and again; one
 // more requests all ten. How often does it get them, and what does that cost the others? Libraries
@@ -84,13 +85,6 @@
 // lockstep and with plain asynq. asynq only carries them; lockstep records each run, locks it and a
 // record that its arguments name, and keeps its outcome. jobs-delayed: the same with Redis 1 ms
 // away, where round trips dominate.
-//
-// slots, slots-delayed: the same with 16 slots. adopt: plain asynq clients enqueue the tasks, and
-// lockstep's worker adopts each as a run.
-//
-// mixed: everything at once for five minutes. 10,000 jobs have ticks every two seconds to every
-// minute, 1,000 of them with three of 200 bills each; four workers of 16 slots run them beside a
-// queue that is never empty. A sampler looks for runs that wait although their bundle is free.
 //
 // Both phases have their own line, and one line covers both. The time of doing begins with the end
 // of the first job, which leaves out the start of the worker. Besides the rates, the table has the
@@ -118,6 +112,13 @@
 // one: 0.22 and 0.3 of asynq's rate, before requests shared scripts). A new lock space grants
 // nothing for a second; runs claimed in that second wait and take six times as long, so the
 // measurement begins after it.
+//
+// slots, slots-delayed: the same with 16 slots. adopt: plain asynq clients enqueue the tasks, and
+// lockstep's worker adopts each as a run.
+//
+// mixed: everything at once for five minutes. 10,000 jobs have ticks every two seconds to every
+// minute, 1,000 of them with three of 200 bills each; four workers of 16 slots run them beside a
+// queue that is never empty. A sampler looks for runs that wait although their bundle is free.
 //
 // Where a lock's time goes, with one goroutine: a pair is two round trips for each library, some 60
 // µs of system calls and wake-ups on both sides. In addition, redislock sets one key with a plain
