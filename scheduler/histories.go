@@ -10,6 +10,7 @@ const (
 	// between two looks at the size of histories, when it may soon be too large
 	historyEvery = time.Minute
 	historyCalm  = 10                    // times that, while it is less than half of the bound
+	historySoon  = 2 * time.Second       // between the start of duty and the first look
 	historyPause = 50 * time.Millisecond // between two round trips of a look
 )
 
@@ -21,10 +22,15 @@ func (s *Scheduler) histories(ctx context.Context) {
 	if every <= 0 {
 		every = historyEvery
 	}
-	for wait := every; sleep(ctx, wait); {
-		wait = every
-		if s.duty.Load() && s.boundHistories(ctx) {
+	soon := min(every, historySoon)
+	for wait := soon; sleep(ctx, wait); {
+		switch {
+		case !s.duty.Load():
+			wait = soon
+		case s.boundHistories(ctx):
 			wait = historyCalm * every
+		default:
+			wait = every
 		}
 	}
 }

@@ -18,14 +18,17 @@ import (
 const (
 	catalogStep = 500 // jobs that are read in one step: a few milliseconds
 
-	// A catalog that took less is read for each answer. Any other is kept for this many times as
+	// A listing that took less is read for each answer. Any other is kept for this many times as
 	// long as its reading took, and at most for catalogKeep.
 	catalogFree   = 100 * time.Millisecond
 	catalogFactor = 5
 	catalogKeep   = 30 * time.Second
-	// how old the catalog may be that a hasty reader gets while it is being read again, and the
-	// steps of one reading
-	catalogOld = time.Minute
+
+	// A reading that was left unfinished for longer begins anew: when a reader comes that waits for
+	// its end, and when a hasty one comes.
+	catalogLeft, catalogLeftHasty = 5 * time.Second, time.Minute
+
+	catalogOld = time.Minute // how long after its end a hasty reader gets the last listing
 )
 
 // ErrReading is returned to a reader that does not wait until all jobs have been read: see
@@ -47,124 +50,146 @@ func (e *ReadingError) Is(target error) bool { return target == ErrReading }
 // So a catalog
 //
 //   - reads a definition again only if its hash has changed;
-//   - is kept for a while if its reading took long: an answer about all of very many jobs may be
-//     some seconds old, one about a single job never is;
-//   - is read step by step. A reader that does not wait for the end leaves the rest to the next
-//     one, so no reading needs a goroutine of its own.
+//   - keeps a listing for a while if its reading took long;
+//   - reads in steps, for whichever reader has come: for those that wait for the end, and for hasty
+//     ones, which leave the rest to the next reader. So no reading needs a goroutine of its own,
+//     and none is done twice.
 type catalog struct {
 	book  Book
 	space Space
-	turn  chan struct{}           // has an element while a reader reads
+	turn  chan struct{}           // has an element while a reader does a step
 	last  atomic.Pointer[listing] // the last complete one
 	part  *listing                // the one that is being read; guarded by turn
 }
 
 // listing is one reading of all jobs.
 type listing struct {
-	jobs  []listedJob
-	names []string // of the jobs that are still to be read
-	all   int      // names, in the beginning
-	now   time.Time
-	began time.Time
-	ended time.Time
-	took  time.Duration // the steps, without what was between them
+	jobs []listedJob
+
+	names   []string // all of them, once scanned is true
+	scanned bool
+	scan    uint64 // where the scan of names continues
+	read    int    // names of which the jobs were read
+
+	now     time.Time // the server's, when it began
+	began   time.Time
+	stepped time.Time     // the end of its last step
+	took    time.Duration // its steps, without what was between them
 }
 
 // listedJob is a job, with its trigger.
 type listedJob struct {
 	ledger.JobRecord
-	trigger     *cronspec.Schedule // nil: it has none, or one that cannot be computed
-	since, next time.Time          // next is its first tick after since; zero: there is none
+	at      time.Time          // when it was read, by the server's clock
+	trigger *cronspec.Schedule // nil: it has none, or one that cannot be computed
+	next    time.Time          // its first tick after at and its cursor; zero: there is none
 }
 
 func newCatalog(book Book, space Space) *catalog {
 	return &catalog{book: book, space: space, turn: make(chan struct{}, 1)}
 }
 
-// fresh reports whether a listing is good for another answer.
-func (l *listing) fresh() bool {
-	return l != nil && l.took >= catalogFree && time.Since(l.ended) < min(catalogFactor*l.took, catalogKeep)
+// fresh reports whether a listing is good for an answer to a reader that came at an instant.
+func (l *listing) fresh(came time.Time) bool {
+	switch {
+	case l == nil:
+		return false
+	case l.began.After(came):
+		return true
+	}
+	return l.took >= catalogFree && time.Since(l.began) < min((1+catalogFactor)*l.took, catalogKeep)
 }
 
-// read returns all jobs, by name. With a patience, it reads for about that long at most, and
-// returns an older listing or [ErrReading] if that is not enough.
-func (c *catalog) read(ctx context.Context, patience time.Duration) ([]listedJob, error) {
-	if last := c.last.Load(); last.fresh() {
-		return last.jobs, nil
-	}
-	var late <-chan time.Time
+// all returns all jobs, by name. With a patience, it reads for about that long at most. If that is
+// not enough, it returns the last listing, or [ErrReading] if there is none, or an old one.
+func (c *catalog) all(ctx context.Context, patience time.Duration) (*listing, error) {
+	left := catalogLeft
 	if patience > 0 {
-		timer := time.NewTimer(patience)
-		defer timer.Stop()
-		late = timer.C
+		left = catalogLeftHasty
 	}
+	for came := time.Now(); ; left = 0 {
+		last := c.last.Load()
+		if last.fresh(came) {
+			return last, nil
+		}
+		progress, err := c.step(ctx, came, left)
+		if err != nil {
+			return nil, err
+		}
+		if progress == nil {
+			return c.last.Load(), nil
+		}
+		if patience == 0 || time.Since(came) < patience {
+			continue
+		}
+		if last == nil || time.Since(last.stepped) > catalogOld {
+			return nil, progress
+		}
+		return last, nil
+	}
+}
+
+// step reads some jobs for a reader that came at an instant. It returns nil if there is a listing
+// for it, else how far the reading is. With left, a reading without a step for that long begins
+// anew.
+func (c *catalog) step(ctx context.Context, came time.Time, left time.Duration) (*ReadingError, error) {
 	select {
 	case c.turn <- struct{}{}:
-	case <-late:
-		return c.older(&ReadingError{})
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
 	defer func() { <-c.turn }()
-	if last := c.last.Load(); last.fresh() { // another reader has read it meanwhile
-		return last.jobs, nil
+	last := c.last.Load()
+	if last.fresh(came) { // another reader has completed it
+		return nil, nil
 	}
-	for {
-		done, err := c.step(ctx)
+	began := time.Now()
+	if c.part == nil || left > 0 && began.Sub(c.part.stepped) > left {
+		now, err := c.space.Now(ctx)
 		if err != nil {
 			return nil, err
 		}
-		if done {
-			return c.last.Load().jobs, nil
-		}
-		select {
-		case <-late:
-			return c.older(&ReadingError{Read: c.part.all - len(c.part.names), All: c.part.all})
-		default:
-		}
+		c.part = &listing{now: now, began: began}
 	}
+	part := c.part
+	if err := part.step(ctx, c.book, last); err != nil {
+		return nil, err
+	}
+	part.stepped = time.Now()
+	part.took += part.stepped.Sub(began)
+	if part.scanned && part.read == len(part.names) {
+		c.last.Store(part)
+		c.part = nil
+		return nil, nil
+	}
+	return &ReadingError{part.read, len(part.names)}, nil
 }
 
-// older returns the last listing if it is not too old, else an error.
-func (c *catalog) older(err error) ([]listedJob, error) {
-	if last := c.last.Load(); last != nil && time.Since(last.ended) < catalogOld {
-		return last.jobs, nil
-	}
-	return nil, err
-}
-
-// step reads some jobs, and returns true after the last ones. The caller has the turn.
-func (c *catalog) step(ctx context.Context) (done bool, err error) {
-	began := time.Now()
-	if c.part == nil || began.Sub(c.part.began) > catalogOld {
-		names, err := c.book.JobNames(ctx)
+// step reads the next names, or the next jobs once it has all names. last is the listing before.
+func (l *listing) step(ctx context.Context, book Book, last *listing) error {
+	if !l.scanned {
+		names, next, err := book.ScanJobs(ctx, l.scan)
 		if err != nil {
-			return false, err
+			return err
 		}
-		now, err := c.space.Now(ctx)
-		if err != nil {
-			return false, err
+		l.names, l.scan, l.scanned = append(l.names, names...), next, next == 0
+		if l.scanned {
+			slices.Sort(l.names)
+			l.names = slices.Compact(l.names)
 		}
-		c.part = &listing{jobs: make([]listedJob, 0, len(names)), names: names, all: len(names), now: now, began: began}
+		return nil
 	}
-	some := c.part.names[:min(catalogStep, len(c.part.names))]
-	last := c.last.Load()
-	records, err := c.book.JobsOf(ctx, some, last.definition)
+	some := l.names[l.read:min(l.read+catalogStep, len(l.names))]
+	at := l.now.Add(time.Since(l.began))
+	records, err := book.JobsOf(ctx, some, last.definition)
 	if err != nil {
-		return false, err
+		return err
 	}
 	for _, record := range records {
-		c.part.jobs = append(c.part.jobs, newListed(record, c.part.now, last.find(record.Job.Name)))
+		l.jobs = append(l.jobs, newListed(record, at, last.find(record.Job.Name)))
 	}
-	c.part.names = c.part.names[len(some):]
-	c.part.took += time.Since(began)
-	if len(c.part.names) > 0 {
-		return false, nil
-	}
-	c.part.ended = time.Now()
-	c.last.Store(c.part)
-	c.part = nil
-	return true, nil
+	l.read += len(some)
+	return nil
 }
 
 // find returns a job of a listing, or nil.
@@ -172,11 +197,16 @@ func (l *listing) find(name string) *listedJob {
 	if l == nil {
 		return nil
 	}
-	at, found := slices.BinarySearchFunc(l.jobs, name, func(job listedJob, name string) int { return strings.Compare(job.Job.Name, name) })
+	at, found := l.from(name)
 	if !found {
 		return nil
 	}
 	return &l.jobs[at]
+}
+
+// from returns the index of the first job that is not before a name, and whether it has that name.
+func (l *listing) from(name string) (at int, found bool) {
+	return slices.BinarySearchFunc(l.jobs, name, func(job listedJob, name string) int { return strings.Compare(job.Job.Name, name) })
 }
 
 // definition returns the definition of a job in a listing if it has this hash, or nil.
@@ -187,16 +217,16 @@ func (l *listing) definition(name, hash string) *jobs.Job {
 	return nil
 }
 
-// newListed returns a job with its trigger. before is how it was listed before, or nil.
-func newListed(record ledger.JobRecord, now time.Time, before *listedJob) listedJob {
-	job := listedJob{JobRecord: record, since: later(record.Cursor, now)}
-	if before != nil && before.Job == record.Job {
-		job.trigger, job.next = before.trigger, before.after(job.since)
+// newListed returns a job that was read at an instant. before is how it was listed before, or nil.
+func newListed(record ledger.JobRecord, at time.Time, before *listedJob) listedJob {
+	job := listedJob{JobRecord: record, at: at}
+	if before != nil && before.Job == record.Job && before.trigger != nil {
+		job.trigger, job.next = before.trigger, before.after(later(record.Cursor, at))
 		return job
 	}
 	job.trigger, _ = scheduler.Trigger(record.Job) // the answers that show a job give the reason
 	if job.trigger != nil {
-		job.next = job.trigger.Next(job.since)
+		job.next = job.trigger.Next(later(record.Cursor, at))
 	}
 	return job
 }
@@ -206,22 +236,20 @@ func (j *listedJob) after(at time.Time) time.Time {
 	switch {
 	case j.trigger == nil:
 		return time.Time{}
-	case !at.Before(j.since) && (j.next.IsZero() || at.Before(j.next)):
+	case !at.Before(later(j.Cursor, j.at)) && (j.next.IsZero() || at.Before(j.next)):
 		return j.next
 	}
 	return j.trigger.Next(at)
 }
 
 // Hasty returns a reader that takes about this long at most to read all jobs for an answer. If that
-// is not enough, the answer is up to a minute old, or [ErrReading]; each further request continues
-// the reading.
+// is not enough, the answer is that of a minute ago, or [ErrReading] if this process has none. Each
+// further request continues the reading.
 func (r *Reader) Hasty(patience time.Duration) *Reader {
 	hasty := *r
 	hasty.patience = patience
 	return &hasty
 }
 
-// all returns all jobs, by name. They are read-only.
-func (r *Reader) all(ctx context.Context) ([]listedJob, error) {
-	return r.catalog.read(ctx, r.patience)
-}
+// all returns all jobs. They are read-only.
+func (r *Reader) all(ctx context.Context) (*listing, error) { return r.catalog.all(ctx, r.patience) }

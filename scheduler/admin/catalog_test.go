@@ -25,7 +25,8 @@ func manyJobs() *fakes.Fake {
 	return f
 }
 
-// wantKnown fails the test unless a reader knows this many jobs at once, or none for want 0.
+// wantKnown fails the test unless a reader knows this many jobs within a time, of which 40 ms are
+// for the job that it shows; or none, for want 0.
 func wantKnown(t *testing.T, when string, r *Reader, want int, within time.Duration) {
 	t.Helper()
 	began := time.Now()
@@ -55,17 +56,17 @@ func TestAHastyReaderDoesNotWaitForAllJobs(t *testing.T) {
 				t.Errorf("request %d: %v, want %d of 5000 jobs", i+1, err, read)
 			}
 		}
-		wantKnown(t, "the last step", hasty, 5000, 40*time.Millisecond)
+		wantKnown(t, "the last step", hasty, 5000, 80*time.Millisecond)
 
 		before := f.ReadCount.Load()
-		time.Sleep(catalogFactor*400*time.Millisecond - time.Millisecond)
+		time.Sleep(catalogFactor*400*time.Millisecond - 41*time.Millisecond)
 		if _, err := hasty.Drifted(t.Context(), 1); err != nil || f.ReadCount.Load() > before+2 {
 			t.Errorf("%d reads, %v: the jobs were read again too early", f.ReadCount.Load()-before, err)
 		}
 		f.Registered = f.Registered[:4000]
 		time.Sleep(2 * time.Millisecond)
-		wantKnown(t, "while they are read again", hasty, 5000, 120*time.Millisecond)
-		wantKnown(t, "to the end", r, 4000, 400*time.Millisecond)
+		wantKnown(t, "while they are read again", hasty, 5000, 160*time.Millisecond)
+		wantKnown(t, "to the end", r, 4000, 360*time.Millisecond)
 		time.Sleep(catalogOld)
 		wantKnown(t, "after a long time without readers", hasty, 0, 120*time.Millisecond)
 	})
@@ -78,10 +79,10 @@ func TestReadersShareAReadingOfAllJobs(t *testing.T) {
 		r := readerOf(f)
 		var readers sync.WaitGroup
 		for i := range 20 {
-			readers.Go(func() { wantKnown(t, fmt.Sprint("reader ", i), r, 5000, 400*time.Millisecond) })
+			readers.Go(func() { wantKnown(t, fmt.Sprint("reader ", i), r, 5000, 440*time.Millisecond) })
 		}
 		readers.Wait()
-		if n := f.ReadCount.Load(); n > 10+20*10 {
+		if n := f.ReadCount.Load(); n > 12+20*12 {
 			t.Errorf("20 readers read %d times", n)
 		}
 	})
@@ -111,8 +112,76 @@ func TestAReadingOfAllJobsContinuesAfterAnOutage(t *testing.T) {
 			t.Errorf("in an outage: %v", err)
 		}
 		f.Recover()
-		wantKnown(t, "after it", r, 5000, 7*40*time.Millisecond)
+		wantKnown(t, "after it", r, 5000, 8*40*time.Millisecond)
 	})
+}
+
+// TestSparseRequestsCompleteAReading: however slowly a person loads the page again.
+func TestSparseRequestsCompleteAReading(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := manyJobs()
+		hasty := readerOf(f).Hasty(time.Millisecond) // a step for each request
+		for range 9 {
+			wantKnown(t, "one step", hasty, 0, 40*time.Millisecond)
+			time.Sleep(50 * time.Second)
+		}
+		wantKnown(t, "the last step", hasty, 5000, 80*time.Millisecond)
+	})
+}
+
+// TestAReadingOfAllJobsMayTakeLong: over a slow connection, a reader that waits gets its answer.
+func TestAReadingOfAllJobsMayTakeLong(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := manyJobs()
+		f.JobsTake = 30 * time.Second
+		r := readerOf(f)
+		var readers sync.WaitGroup
+		for i := range 2 {
+			readers.Go(func() {
+				time.Sleep(time.Duration(i) * 100 * time.Second)
+				wantKnown(t, fmt.Sprint("reader ", i), r, 5000, 20*time.Minute)
+			})
+		}
+		readers.Wait()
+	})
+}
+
+// TestAListedJobIsShownAsItIsNow although the listing is some seconds old, and is late only if it
+// was so when it was read.
+func TestAListedJobIsShownAsItIsNow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := manyJobs()
+		f.Registered[7].Job.MaxSilence = time.Minute
+		f.Registered[7].Silent = fakes.Noon
+		r := readerOf(f)
+		find := func() Job {
+			t.Helper()
+			page, _, _, err := r.JobPage(t.Context(), Filter{Job: "job-00007", Limit: 5}, "", "")
+			if err != nil || len(page) != 1 {
+				t.Fatalf("%+v, %v, want one job", page, err)
+			}
+			return page[0]
+		}
+		find()
+		f.Registered[7].Paused = "by ann: later"
+		if job := find(); job.Paused != "by ann: later" || job.Late {
+			t.Errorf("got %+v, want it paused, and not late", job)
+		}
+		f.Registered = append(f.Registered[:7], f.Registered[8:]...)
+		if page, _, _, err := r.JobPage(t.Context(), Filter{Limit: 8}, "", "job-00004"); err != nil || len(page) != 7 || page[2].Name != "job-00008" {
+			t.Errorf("got %+v, %v, want seven jobs, without the removed one", page, err)
+		}
+	})
+}
+
+// TestAnUnknownStateIsRefusedWithoutJobs as it is beside some.
+func TestAnUnknownStateIsRefusedWithoutJobs(t *testing.T) {
+	t.Parallel()
+	for _, f := range []*fakes.Fake{new(fakes.Fake), fakes.Fleet()} {
+		if _, err := readerOf(f).Jobs(t.Context(), Filter{State: "bogus"}, ""); !errors.Is(err, ErrInvalid) {
+			t.Errorf("%v, want it refused", err)
+		}
+	}
 }
 
 // TestTheNextTickOfAListedJobIsComputedOnce, and again when its cursor or its definition changes.

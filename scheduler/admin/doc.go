@@ -60,20 +60,21 @@
 //
 // Finished runs of all jobs are merged from the histories of the jobs. The ledger orders the jobs
 // by their last ends ([ledger.Ledger.EndedJobs]), so a page reads only the histories that may have
-// its runs. After an upgrade from a build that does not keep this order, it reads all histories
-// until the worker on duty has completed the order: a minute, and some time for very many jobs.
+// its runs. A build from before this order leaves out the ends that it records; while such builds
+// work, too, lists of all jobs may lack these runs for ten minutes, until the worker on duty adds
+// them. If no worker has done so for a quarter of an hour, all histories are read.
 //
 // # Answers about all jobs
 //
 // The next ticks and the jobs to look at depend on each job. Reading and decoding the definitions
 // of 100,000 jobs takes more than a second, so a process keeps them: a definition is read again
-// when its hash has changed. The other facts (cursors, pauses, last successes) are read each time
-// if that is quick, and otherwise for at most a sixth of the time, so such an answer may be some
-// seconds old. Facts about one job ([Reader.Job]) and the runs in a list of jobs are always read
-// anew.
+// when its hash has changed. The other facts (cursors, pauses, last successes) are read for each
+// answer if that takes less than 100 ms. Otherwise they are kept for five times as long as their
+// reading took, and at most 30 seconds. Facts about one job ([Reader.Job]), the jobs on a page of
+// their list and their runs are always read anew; but which jobs a filter selects may be as old.
 //
-// A [Reader.Hasty] reader waits only a moment for the first reading of very many jobs. Its answers
-// say how far the reading is, and each of them continues it.
+// A [Reader.Hasty] reader waits only a moment for a reading of very many jobs. Its answer is then
+// that of a minute ago, or says how far the first reading is, and the next request continues it.
 //
 // # The history of locks
 //

@@ -285,7 +285,7 @@ func (f *Filter) keepsTick(record *ledger.Record) bool {
 	return f.within(record.Tick) && (f.names(record, nil) || f.found(string(record.By)))
 }
 
-// NeedsRuns reports whether a filter of jobs looks at their runs: see [Reader.WithRuns].
+// NeedsRuns reports whether a filter of jobs looks at their runs: see [Reader.Jobs].
 func (f *Filter) NeedsRuns() bool { return f.State != "" || f.Error != "" }
 
 // mayBe returns false for a definition whose job [Filter.Jobs] does not select, as far as that

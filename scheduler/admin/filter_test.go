@@ -308,7 +308,7 @@ func TestRunsAreGroupedByTheirError(t *testing.T) {
 	if err != nil || len(groups) != 14 {
 		t.Fatalf("%+v, %v, want 14 groups", groups, err)
 	}
-	names, _ := f.JobNames(t.Context())
+	names, _, _ := f.ScanJobs(t.Context(), 0)
 	want := ErrorGroup{Error: "exit status 3", Runs: 600, Jobs: names[:10], MoreJobs: 2, LastRun: "job-00#0", LastAt: Instant{fakes.Noon}}
 	if fmt.Sprintf("%+v", groups[0]) != fmt.Sprintf("%+v", want) {
 		t.Errorf("got %+v first, want %+v", groups[0], want)

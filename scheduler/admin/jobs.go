@@ -15,7 +15,6 @@ import (
 
 	"lockstep/jobs"
 	"lockstep/scheduler"
-	"lockstep/scheduler/cronspec"
 	"lockstep/scheduler/ledger"
 )
 
@@ -55,8 +54,11 @@ func (r *Reader) JobPage(ctx context.Context, filter Filter, note, cursor string
 	if err := checkNote(note); err != nil {
 		return nil, "", 0, err
 	}
+	if _, err := filter.Jobs(nil); err != nil {
+		return nil, "", 0, err
+	}
 	limit := cmp.Or(filter.Limit, math.MaxInt)
-	all, now, err := r.listed(ctx, "")
+	all, err := r.all(ctx)
 	if err != nil {
 		return nil, "", 0, err
 	}
@@ -64,19 +66,23 @@ func (r *Reader) JobPage(ctx context.Context, filter Filter, note, cursor string
 	if err != nil {
 		return nil, "", 0, err
 	}
-	from, _ := slices.BinarySearchFunc(all, cursor, func(job listedJob, name string) int { return strings.Compare(job.Job.Name, name) })
+	running, err := r.book.CountRunning(ctx)
+	if err != nil {
+		return nil, "", 0, err
+	}
+	from, _ := all.from(cursor)
 	page = []Job{}
-	for from < len(all) && len(page) <= limit {
+	for from < len(all.jobs) && len(page) <= limit {
 		some := []Job{} // that may be on the page
-		for ; from < len(all) && len(some) < describedAtOnce; from++ {
-			record := &all[from].JobRecord
-			job := noted(record, paused, now)
-			if job.Name != cursor && filter.mayBe(record.Job) && (note == "" || slices.Contains(job.Notes(), note)) {
-				some = append(some, r.described(record, paused, now))
+		for ; from < len(all.jobs) && len(some) < describedAtOnce; from++ {
+			job := &all.jobs[from]
+			remarks := noted(job, paused)
+			if job.Job.Name != cursor && filter.mayBe(job.Job) && (note == "" || slices.Contains(remarks.Notes(), note)) {
+				some = append(some, r.described(job, paused))
 			}
 		}
 		if filter.NeedsRuns() {
-			if some, err = r.withRuns(ctx, some); err != nil {
+			if some, err = r.withRuns(ctx, some, running); err != nil {
 				return nil, "", 0, err
 			}
 		}
@@ -89,10 +95,44 @@ func (r *Reader) JobPage(ctx context.Context, filter Filter, note, cursor string
 		page = page[:limit]
 		next = page[limit-1].Name
 	}
-	if !filter.NeedsRuns() {
-		page, err = r.withRuns(ctx, page)
+	if all.took >= catalogFree {
+		if page, err = r.reread(ctx, page, paused, all); err != nil {
+			return nil, "", 0, err
+		}
 	}
-	return page, next, len(all), err
+	if !filter.NeedsRuns() {
+		page, err = r.withRuns(ctx, page, running)
+	}
+	return page, next, len(all.jobs), err
+}
+
+// reread returns jobs of a listing as they are now: a person may just have paused one of them.
+// Their runs are as before.
+func (r *Reader) reread(ctx context.Context, page []Job, paused []string, all *listing) ([]Job, error) {
+	names := make([]string, len(page))
+	for i := range page {
+		names[i] = page[i].Name
+	}
+	now, err := r.now(ctx)
+	if err != nil {
+		return nil, err
+	}
+	records, err := r.book.JobsOf(ctx, names, all.definition)
+	if err != nil {
+		return nil, err
+	}
+	again := make([]Job, 0, len(records))
+	at := 0
+	for _, record := range records {
+		for page[at].Name != record.Job.Name { // it was removed
+			at++
+		}
+		listed := newListed(record, now, all.find(record.Job.Name))
+		job := r.described(&listed, paused)
+		job.Running, job.Outstanding, job.LastRun = page[at].Running, page[at].Outstanding, page[at].LastRun
+		again = append(again, job)
+	}
+	return again, nil
 }
 
 // Drifted returns the jobs of which workers carry different definitions, by name, without their
@@ -102,25 +142,34 @@ func (r *Reader) Drifted(ctx context.Context, most int) ([]Job, error) {
 	if err != nil {
 		return nil, err
 	}
-	var drifted []ledger.JobRecord
-	for i := range all {
-		if all[i].Drifted && len(drifted) < most {
-			drifted = append(drifted, all[i].JobRecord)
+	paused, err := r.book.Paused(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var drifted []Job
+	for i := range all.jobs {
+		if all.jobs[i].Drifted && len(drifted) < most {
+			drifted = append(drifted, r.described(&all.jobs[i], paused))
 		}
 	}
-	return r.describe(ctx, drifted)
+	return drifted, nil
 }
 
 // Job returns one job.
 func (r *Reader) Job(ctx context.Context, name string) (*Job, error) {
-	record, err := r.book.Job(ctx, name)
+	list, _, err := r.listed(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	described, err := r.describe(ctx, []ledger.JobRecord{record})
-	if err == nil {
-		described, err = r.withRuns(ctx, described)
+	paused, err := r.book.Paused(ctx)
+	if err != nil {
+		return nil, err
 	}
+	running, err := r.book.CountRunning(ctx)
+	if err != nil {
+		return nil, err
+	}
+	described, err := r.withRuns(ctx, []Job{r.described(&list[0], paused)}, running)
 	if err != nil {
 		return nil, err
 	}
@@ -141,39 +190,18 @@ const (
 	describedAtOnce = 500
 )
 
-// describe returns jobs without their runs.
-func (r *Reader) describe(ctx context.Context, records []ledger.JobRecord) ([]Job, error) {
-	now, err := r.now(ctx)
-	if err != nil {
-		return nil, err
-	}
-	paused, err := r.book.Paused(ctx)
-	if err != nil {
-		return nil, err
-	}
-	described := make([]Job, len(records))
-	for i := range records {
-		described[i] = r.described(&records[i], paused, now)
-	}
-	return described, nil
-}
-
-// described is newJob, with its secret args if this reader shows them.
-func (r *Reader) described(record *ledger.JobRecord, paused []string, now time.Time) Job {
-	job := newJob(record, paused, now)
+// described returns a job without its runs, with its secret args if this reader shows them.
+func (r *Reader) described(job *listedJob, paused []string) Job {
+	described := newJob(job, paused)
 	if r.reveals() {
-		job.Args = record.Job.Args
+		described.Args = job.Job.Args
 	}
-	return job
+	return described
 }
 
 // withRuns returns the same jobs with their runs: how many are outstanding and running, and the
-// last one that ended. It changes none of the given ones.
-func (r *Reader) withRuns(ctx context.Context, list []Job) ([]Job, error) {
-	running, err := r.book.CountRunning(ctx)
-	if err != nil {
-		return nil, err
-	}
+// last one that ended. It changes none of the given ones. running has the running runs by job.
+func (r *Reader) withRuns(ctx context.Context, list []Job, running map[string]int) ([]Job, error) {
 	complete := slices.Clone(list)
 	for part := range slices.Chunk(complete, describedAtOnce) {
 		for i := range part {
@@ -220,33 +248,29 @@ func (r *Reader) addRuns(ctx context.Context, list []Job) error {
 // now returns the server's time.
 func (r *Reader) now(ctx context.Context) (time.Time, error) { return r.space.Now(ctx) }
 
-// noted returns no more of a job than its name and what [Job.Notes] needs.
-func noted(record *ledger.JobRecord, paused []string, now time.Time) Job {
-	job := Job{Name: record.Job.Name, Paused: Text(record.Paused), QueuePaused: slices.Contains(paused, record.Job.Queue),
-		Drifted: record.Drifted, Carried: !record.Uncarried, Late: isLate(record, now)}
-	if record.Job.Paused {
-		job.Paused = "by its definition"
+// noted returns no more of a job than its name and what [Job.Notes] needs. It was late or not when
+// it was read: its last success is not known for later.
+func noted(job *listedJob, paused []string) Job {
+	remarks := Job{Name: job.Job.Name, Paused: Text(job.Paused), QueuePaused: slices.Contains(paused, job.Job.Queue),
+		Drifted: job.Drifted, Carried: !job.Uncarried, Late: isLate(&job.JobRecord, job.at)}
+	if job.Job.Paused {
+		remarks.Paused = "by its definition"
 	}
-	return job
+	return remarks
 }
 
 // newJob returns a job without its runs.
-func newJob(record *ledger.JobRecord, paused []string, now time.Time) Job {
-	job := noted(record, paused, now)
-	defined, trigger := newDefined(record.Job)
-	job.Defined, job.Definition, job.LastSuccess = defined, Text(record.Hash), Instant{record.LastSuccess}
-	if record.Job.Scheduled() {
-		job.Cursor = Instant{record.Cursor}
-		if trigger != nil {
-			job.NextTick = TickTime{trigger.Next(later(record.Cursor, now))}
-		}
+func newJob(of *listedJob, paused []string) Job {
+	job := noted(of, paused)
+	job.Defined, job.Definition, job.LastSuccess = newDefined(of.Job), Text(of.Hash), Instant{of.LastSuccess}
+	if of.Job.Scheduled() {
+		job.Cursor, job.NextTick = Instant{of.Cursor}, TickTime{of.after(later(of.Cursor, of.at))}
 	}
 	return job
 }
 
-// newDefined returns what a definition says, without the values of its secret args, and its
-// trigger; nil if it has none, or one that cannot be computed.
-func newDefined(d *jobs.Job) (Defined, *cronspec.Schedule) {
+// newDefined returns what a definition says, without the values of its secret args.
+func newDefined(d *jobs.Job) Defined {
 	defined := Defined{
 		Description: Text(d.Description), Schedule: Text(d.Schedule), Every: seconds(d.Every),
 		Kind: jobs.KindCommand, Command: d.Command, Handler: d.Handler, Args: d.HideArgs(d.Args), Queue: d.Queue, Locks: locksOf(d), Timeout: seconds(d.Timeout),
@@ -265,16 +289,16 @@ func newDefined(d *jobs.Job) (Defined, *cronspec.Schedule) {
 		defined.Problem = Text(err.Error())
 	}
 	if !d.Scheduled() {
-		return defined, nil
+		return defined
 	}
 	defined.Timezone = Text(d.Timezone)
 	trigger, err := scheduler.Trigger(d)
 	if err != nil {
 		defined.Problem = Text(err.Error())
-		return defined, nil
+		return defined
 	}
 	defined.Words = Text(trigger.Words())
-	return defined, trigger
+	return defined
 }
 
 // runDefinition returns the definition that a run was made with, or nil if Redis does not have it
@@ -294,7 +318,7 @@ func (r *Reader) runDefinition(ctx context.Context, record *ledger.Record) (*Run
 		return nil, err
 	}
 	of := &RunDefinition{Hash: Text(hash)}
-	of.Defined, _ = newDefined(d)
+	of.Defined = newDefined(d)
 	active, err := r.book.Job(ctx, record.Job)
 	switch {
 	case err == nil:

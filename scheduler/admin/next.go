@@ -99,13 +99,15 @@ func (r *Reader) NextPage(ctx context.Context, filter Filter, cursor string) (ti
 // listed returns a job, or, with "", all of them, and the server's time.
 func (r *Reader) listed(ctx context.Context, job string) (list []listedJob, now time.Time, err error) {
 	if job == "" {
-		list, err = r.all(ctx)
-	}
-	if err == nil {
+		all, err := r.all(ctx)
+		if err != nil {
+			return nil, now, err
+		}
 		now, err = r.now(ctx)
+		return all.jobs, now, err
 	}
-	if err != nil || job == "" {
-		return list, now, err
+	if now, err = r.now(ctx); err != nil {
+		return nil, now, err
 	}
 	record, err := r.book.Job(ctx, job)
 	if err != nil {

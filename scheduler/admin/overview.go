@@ -90,12 +90,12 @@ func (r *Reader) Overview(ctx context.Context, snapshot *Snapshot) (*Overview, e
 		Pending: []Run{}, Disputed: []string{}}
 	o.fleet(snapshot)
 	o.Waits, o.MoreWait = some(append([]Wait{}, snapshot.Waits...), showWaits)
-	switch list, err := r.all(ctx); {
+	switch all, err := r.all(ctx); {
 	case errors.As(err, &o.Reading):
 	case err != nil:
 		return nil, err
 	default:
-		o.jobs(list, paused, now)
+		o.jobs(all.jobs, paused, now)
 	}
 	waiting := o.pending(outstanding)
 	c := conditionsOf(snapshot, paused)
@@ -113,10 +113,10 @@ func (o *Overview) jobs(list []listedJob, paused []string, now time.Time) {
 	coming := make(nextHeap, 0, len(list))
 	for i := range list {
 		job := &list[i]
-		switch note := noted(&job.JobRecord, paused, now); {
-		case len(note.Notes()) == 0:
+		switch remarks := noted(job, paused); {
+		case len(remarks.Notes()) == 0:
 		case len(o.Noted) < showNoted:
-			o.Noted = append(o.Noted, newJob(&job.JobRecord, paused, now))
+			o.Noted = append(o.Noted, newJob(job, paused))
 		default:
 			o.MoreNote++
 		}
@@ -223,7 +223,7 @@ func (o *Overview) Outstanding() int {
 
 // triggerOf describes the trigger of a job as plainly as possible.
 func triggerOf(job *listedJob) string {
-	defined, _ := newDefined(job.Job)
+	defined := newDefined(job.Job)
 	words := string(cmp.Or(defined.Words, defined.Schedule))
 	if defined.Timezone != "" && defined.Every == nil {
 		words += ", " + string(defined.Timezone)

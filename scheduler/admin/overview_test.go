@@ -52,3 +52,49 @@ func TestTheLastRunsOfAllJobsAreInFewHistories(t *testing.T) {
 		page, next, err = r.RunPage(t.Context(), RunFilter{State: "succeeded", Limit: 25}, next)
 	}
 }
+
+// TestAListKeepsItsOrderWhileRunsEnd: whatever jobs end runs while it is read, it has each run that
+// had ended before, and no run is behind an earlier one.
+func TestAListKeepsItsOrderWhileRunsEnd(t *testing.T) {
+	t.Parallel()
+	f := &fakes.Fake{Ended: make(map[string][]*ledger.Record)}
+	end := func(i int, at time.Time) {
+		name := fmt.Sprintf("job-%03d", i)
+		f.Ended[name] = append(f.Ended[name], &ledger.Record{ID: jobs.RequestRunID(name, fmt.Sprint(at.UnixMilli())), Job: name,
+			State: ledger.StateSucceeded, Finished: at, DueSince: at})
+	}
+	for i := range 100 {
+		end(i, fakes.Noon.Add(-time.Duration(i)*time.Second))
+	}
+	ended := 0
+	f.Meanwhile = func() { // the first ones, the last ones, and those that are read next
+		for _, i := range []int{0, 99, 2*ended + 2, 2*ended + 3} {
+			ended++
+			end(i%100, fakes.Noon.Add(time.Duration(ended)*time.Second))
+		}
+	}
+	r := readerOf(f)
+	seen := make(map[jobs.RunID]int)
+	last := fakes.Noon.Add(time.Hour)
+	for cursor, pages := "", 0; ; pages++ {
+		page, next, err := r.RunPage(t.Context(), RunFilter{State: "succeeded", Limit: 20}, cursor)
+		if err != nil || pages > 10 {
+			t.Fatalf("page %d: %v", pages, err)
+		}
+		for _, run := range page {
+			if seen[run.ID]++; !run.FinishedAt.Before(last) {
+				t.Errorf("%s ended at %v, and comes after a run that ended at %v", run.ID, run.FinishedAt, last)
+			}
+			last = run.FinishedAt.Time
+		}
+		if cursor = next; next == "" {
+			break
+		}
+	}
+	for i := range 100 {
+		id := jobs.RequestRunID(fmt.Sprintf("job-%03d", i), fmt.Sprint(fakes.Noon.Add(-time.Duration(i)*time.Second).UnixMilli()))
+		if seen[id] != 1 {
+			t.Errorf("%s is listed %d times", id, seen[id])
+		}
+	}
+}

@@ -46,6 +46,7 @@ type pager struct {
 	bound time.Time       // no run of theirs has ended after it; zero: that is unknown
 	added map[string]bool // the jobs that are in heads, or were
 	width int             // how many of them are added in the next step
+	taken *position       // of the last entry that was taken; nil: none was
 	// finished runs that ended before since, or after until, are not listed; zero: all are
 	since, until time.Time
 
@@ -324,11 +325,15 @@ func (h *endedHeap) Pop() any {
 	return last
 }
 
-// add adds the history of a job to the list. most is how many entries are read of it first.
+// add adds the history of a job to the list, behind what was taken: runs that have ended since are
+// not in this list. most is how many entries are read of it first.
 func (p *pager) add(name string, most int) {
-	h := &head{next: ledger.EndedPage{Job: name, Until: p.until, Most: most}}
-	if p.from != nil && p.from.Final {
-		h.next.Until, h.last = time.UnixMilli(p.from.At).UTC(), p.from
+	h := &head{next: ledger.EndedPage{Job: name, Until: p.until, Most: most}, last: p.taken}
+	if h.last == nil && p.from != nil && p.from.Final {
+		h.last = p.from
+	}
+	if h.last != nil {
+		h.next.Until = time.UnixMilli(h.last.At).UTC()
 	}
 	pq.Push(&p.heads, h)
 }
@@ -346,6 +351,8 @@ func (p *pager) pop(ctx context.Context) (entry ledger.EndedEntry, found bool, e
 		default:
 			top := p.heads[0]
 			entry, top.entries = top.entries[0], top.entries[1:]
+			at := endedPosition(entry)
+			p.taken = &at
 			if len(top.entries) == 0 && top.all {
 				pq.Pop(&p.heads)
 			} else {

@@ -16,8 +16,8 @@ import (
 var ErrInvalid = errors.New("invalid request")
 
 // Reader answers questions about runs, jobs, locks and workers in the shapes of this package. Each
-// call reads anew, except that an answer about all of very many jobs may be some seconds old; it
-// changes nothing. An unknown name gives an error that is [ledger.ErrUnknown].
+// call reads anew, except what an answer needs of all jobs, if they are very many: see the doc of
+// the package. It changes nothing. An unknown name gives an error that is [ledger.ErrUnknown].
 // The values of secret args are hidden, unless the reader is [Reader.Revealing]. A Reader is safe
 // for concurrent use.
 type Reader struct {
@@ -44,7 +44,7 @@ type Book interface {
 	FindRecord(ctx context.Context, id jobs.RunID) (*ledger.Record, error)
 	FindOutput(ctx context.Context, id jobs.RunID, attempt int) (*ledger.Record, ledger.Output, error)
 	Follow(ctx context.Context, id jobs.RunID, last int64) (*ledger.Followed, error)
-	JobNames(ctx context.Context) ([]string, error)
+	ScanJobs(ctx context.Context, at uint64) (names []string, next uint64, err error)
 	JobsOf(ctx context.Context, names []string, known func(job, hash string) *jobs.Job) ([]ledger.JobRecord, error)
 	Job(ctx context.Context, name string) (ledger.JobRecord, error)
 	Acts(ctx context.Context, before string, limit int) ([]ledger.ActRecord, error)

@@ -25,7 +25,7 @@ type Vitals struct {
 // numbers of all others. Each job costs two commands, which are sent together; the others cost
 // none.
 func (r *Reader) Vitals(ctx context.Context, most int) (list []Vitals, others Vitals, err error) {
-	records, now, err := r.listed(ctx, "")
+	all, err := r.all(ctx)
 	if err != nil {
 		return nil, others, err
 	}
@@ -39,9 +39,9 @@ func (r *Reader) Vitals(ctx context.Context, most int) (list []Vitals, others Vi
 	for _, n := range running {
 		others.Running += n
 	}
-	first, rest := records[:min(most, len(records))], records[min(most, len(records)):]
+	first, rest := all.jobs[:min(most, len(all.jobs))], all.jobs[min(most, len(all.jobs)):]
 	for i := range rest {
-		others.Late += lateOf(&rest[i].JobRecord, now)
+		others.Late += lateOf(&rest[i])
 	}
 	names, pages := make([]string, len(first)), make([]ledger.EndedPage, len(first))
 	for i := range first {
@@ -58,8 +58,8 @@ func (r *Reader) Vitals(ctx context.Context, most int) (list []Vitals, others Vi
 	}
 	list = make([]Vitals, len(first))
 	for i := range first {
-		record, name := &first[i].JobRecord, names[i]
-		list[i] = Vitals{Job: name, Scheduled: record.Job.Scheduled(), Drifted: record.Drifted, Late: lateOf(record, now),
+		record, name := &first[i], names[i]
+		list[i] = Vitals{Job: name, Scheduled: record.Job.Scheduled(), Drifted: record.Drifted, Late: lateOf(record),
 			Running: running[name], Outstanding: outstanding[name], LastSuccess: record.LastSuccess}
 		if len(ended[i]) > 0 {
 			list[i].LastEnd = ended[i][0].At
@@ -78,8 +78,9 @@ func isLate(record *ledger.JobRecord, now time.Time) bool {
 	return most > 0 && !record.Silent.IsZero() && now.Sub(record.Silent) > most
 }
 
-func lateOf(record *ledger.JobRecord, now time.Time) int {
-	if isLate(record, now) {
+// lateOf returns 1 if a job was late when it was read. Its last success is not known for later.
+func lateOf(job *listedJob) int {
+	if isLate(&job.JobRecord, job.at) {
 		return 1
 	}
 	return 0

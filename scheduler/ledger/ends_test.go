@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -45,15 +46,15 @@ func (f *fixture) wantEnded(when string, most int, want string) {
 	f.Helper()
 	var all []string
 	for place, pages := "", 0; ; pages++ {
-		page, names, next := f.endedJobs(place, most)
+		page, _, next := f.endedJobs(place, most)
 		for _, job := range page {
 			history, err := f.EndedEntries(f.Context(), []ledger.EndedPage{{Job: job.Job, Most: 1}})
 			if err != nil || len(history[0]) == 0 || !history[0][0].At.Equal(job.At) {
 				f.Errorf("%s: the last end of %s is %v, want %v: %v", when, job.Job, job.At, history, err)
 			}
-		}
-		if names != "" {
-			all = append(all, names)
+			if !slices.Contains(all, job.Job) {
+				all = append(all, job.Job)
+			}
 		}
 		if place = next; place == "" {
 			break
@@ -104,14 +105,14 @@ func TestJobsAreInTheOrderOfTheirLastEnds(t *testing.T) {
 		}
 
 		// an older build ends a run of one job; the order has a later end of another one already
-		before, later := f.now().UnixMilli(), f.now().Add(time.Minute).UnixMilli()
+		later := f.now().Add(time.Minute).UnixMilli()
 		f.rdb.ZAdd(f.Context(), f.key("done:succeeds"), redis.Z{Score: float64(later), Member: "succeeds#x"})
 		f.indexes()
 		f.wantEnded("an end by an older build", 2, "succeeds again missed canceled fails")
-		f.rdb.ZAdd(f.Context(), f.key("ends"), redis.Z{Score: float64(later), Member: "fails"})
+		f.rdb.ZAdd(f.Context(), f.key("ends"), redis.Z{Score: -float64(later), Member: "fails"})
 		f.indexes()
-		if score := f.rdb.ZScore(f.Context(), f.key("ends"), "fails").Val(); int64(score) != later {
-			t.Errorf("an end of %d was replaced with %v, of about %d", later, score, before)
+		if score := f.rdb.ZScore(f.Context(), f.key("ends"), "fails").Val(); -int64(score) != later {
+			t.Errorf("an end at %d was replaced with one at %v", later, -score)
 		}
 
 		if err := f.Forget(f.Context(), "canceled", ledger.Act{Who: "ann", What: "forget job", On: "canceled"}); err != nil {
@@ -120,14 +121,29 @@ func TestJobsAreInTheOrderOfTheirLastEnds(t *testing.T) {
 		if _, got, _ := f.endedJobs("", 10); strings.Contains(got, "canceled") {
 			t.Errorf("a forgotten job is listed: %q", got)
 		}
+
+		// what no script removes
+		long := f.now().Add(-time.Hour).UnixMilli()
+		f.rdb.ZAdd(f.Context(), f.key("ends"), redis.Z{Score: -float64(long), Member: "forgotten by an older build"})
+		f.indexes()
+		if _, got, _ := f.endedJobs("", 10); strings.Contains(got, "forgotten") {
+			t.Errorf("a job without finished runs is listed: %q", got)
+		}
+
+		// older builds have been alone for a while
+		f.rdb.HSet(f.Context(), f.key("ledger"), "ends", f.now().Add(-16*time.Minute).UnixMilli())
+		if page, _, next := f.endedJobs("", 2); len(page) != len(names) || next != "" || !page[0].At.IsZero() {
+			t.Errorf("when the order is incomplete, got %v, %q, want all jobs without times", page, next)
+		}
 	})
 }
 
-// TestAJobThatEndsDuringTheWalkIsNotMissed: it leaves its place for the beginning of the order.
+// TestAJobThatEndsDuringTheWalkIsNotMissed wherever it has been in the order: behind the place of
+// the walk, before it, or just there. Others are forgotten meanwhile.
 func TestAJobThatEndsDuringTheWalkIsNotMissed(t *testing.T) {
 	each(t, func(f *fixture) {
+		const all, most = 12, 3
 		f.indexes()
-		const all = 9
 		ends := func(i int) {
 			f.nextMillisecond()
 			f.canceled(newJob(fmt.Sprint("job", i)), rand.Text())
@@ -138,12 +154,21 @@ func TestAJobThatEndsDuringTheWalkIsNotMissed(t *testing.T) {
 		seen := make(map[string]bool)
 		place := ""
 		for pages := 0; ; pages++ {
-			page, _, next := f.endedJobs(place, 2)
+			page, _, next := f.endedJobs(place, most)
 			for _, job := range page {
 				seen[job.Job] = true
 			}
-			if pages < 3 { // the last one of the order goes ahead, and one that was read already
-				ends(pages)
+			last, _ := strconv.Atoi(strings.TrimPrefix(page[len(page)-1].Job, "job"))
+			switch pages {
+			case 0:
+				ends(last) // the place itself
+				ends(0)
+			case 1:
+				if err := f.Forget(f.Context(), fmt.Sprint("job", last), ledger.Act{Who: "ann", What: "forget job", On: "x"}); err != nil {
+					f.Fatal(err)
+				}
+				ends(1)
+			case 2:
 				ends(all - 1)
 			}
 			if place = next; place == "" {
@@ -152,6 +177,31 @@ func TestAJobThatEndsDuringTheWalkIsNotMissed(t *testing.T) {
 		}
 		if len(seen) != all {
 			t.Errorf("of %d jobs, the walk has %v", all, seen)
+		}
+	})
+}
+
+// TestManyJobsMayEndTogether: more than a page in the same millisecond.
+func TestManyJobsMayEndTogether(t *testing.T) {
+	each(t, func(f *fixture) {
+		f.indexes()
+		var ends []redis.Z
+		for i := range 30 {
+			ends = append(ends, redis.Z{Score: -float64(1_700_000_000_000 + i/10), Member: fmt.Sprintf("job%02d", i)})
+		}
+		f.rdb.ZAdd(f.Context(), f.key("ends"), ends...)
+		seen := make(map[string]bool)
+		for place, pages := "", 0; pages == 0 || place != ""; pages++ {
+			page, _, next := f.endedJobs(place, 4)
+			for _, job := range page {
+				seen[job.Job] = true
+			}
+			if place = next; pages > 30 {
+				f.Fatal("the walk does not end")
+			}
+		}
+		if len(seen) != 30 {
+			t.Errorf("the walk has %d of 30 jobs", len(seen))
 		}
 	})
 }
@@ -185,6 +235,10 @@ func TestAKnownDefinitionIsNotReadAgain(t *testing.T) {
 		}
 		if again[0].Job.Description != "after" || again[0].Hash == first[0].Hash {
 			t.Errorf("after a change the definition is %q, with the hash %s", again[0].Job.Description, again[0].Hash)
+		}
+		f.rdb.HSet(f.Context(), f.key("cursor"), "same", "junk")
+		if broken, err := f.JobsOf(f.Context(), []string{"same"}, known); err != nil || broken[0].Hash != "" || broken[0].Job == first[1].Job {
+			t.Errorf("with a broken cursor: %+v, %v, want a placeholder that no caller keeps", broken, err)
 		}
 		if !again[0].Drifted || again[1].Drifted {
 			t.Errorf("drifted are %v and %v, want only the changed job", again[0].Drifted, again[1].Drifted)

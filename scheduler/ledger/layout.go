@@ -53,7 +53,7 @@ var ownKeys = []string{
 	//   - dropped: ms at which a registration last dropped a definition, or a config of one
 	//   - leaves: how many configs were left
 	//   - unfit: the session on duty, if some of its definitions have drifted
-	//   - ends: 1 once the key ends has each job with a history
+	//   - ends: ms at which the key ends was last completed
 	"ledger",
 	// ZSET of what is remembered:
 	//   - run, score = server ms until which the id of a request is remembered
@@ -138,8 +138,8 @@ var ownKeys = []string{
 	//   - error:<target>: ms of its last failure and the error, joined by \31, until a message is
 	//     sent
 	"mailed",
-	// ZSET job, score = server ms of the last end in its history, or later: see [Ledger.EndedJobs].
-	// A build from before it does not write it
+	// ZSET job, score = minus server ms of the last end in its history, or of a later one: see
+	// [Ledger.EndedJobs]. A build from before it does not write it
 	"ends",
 }
 

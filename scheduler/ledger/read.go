@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -128,11 +127,32 @@ func (l *Ledger) Jobs(ctx context.Context) ([]JobRecord, error) {
 // JobNames returns the names of all jobs, in their order. [Ledger.JobsOf] omits those of them that
 // have no definition.
 func (l *Ledger) JobNames(ctx context.Context) ([]string, error) {
-	cursors, err := l.scan(ctx, "cursor") // each job has one
-	if err != nil {
-		return nil, fmt.Errorf("read the names of jobs: %w", err)
+	var all []string
+	for at := uint64(0); ; {
+		names, next, err := l.ScanJobs(ctx, at)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, names...)
+		if at = next; at == 0 {
+			slices.Sort(all)
+			return slices.Compact(all), nil
+		}
 	}
-	return slices.Sorted(maps.Keys(cursors)), nil
+}
+
+// ScanJobs is one step of [Ledger.JobNames], which begins at 0, and returns where the next one
+// begins; 0: nowhere. Names may come twice, in any order.
+func (l *Ledger) ScanJobs(ctx context.Context, at uint64) (names []string, next uint64, err error) {
+	// Each job has a cursor.
+	cursors, next, err := l.rdb.HScan(ctx, l.prefix+"cursor", at, "", openPage).Result()
+	if err != nil {
+		return nil, 0, fmt.Errorf("read the names of jobs: %w", l.space.Explain(err))
+	}
+	for i := 0; i < len(cursors); i += 2 {
+		names = append(names, cursors[i])
+	}
+	return names, next, nil
 }
 
 // JobsOf returns some jobs, in the order of their names. It omits those without a definition. known
@@ -168,7 +188,7 @@ func (l *Ledger) jobsOf(ctx context.Context, names []string, known func(job, has
 	definitions := make([]*jobs.Job, len(names))
 	var missing []string
 	for i, name := range names {
-		if hash, _, _ := strings.Cut(fact(3*i+2), "\x1f"); known != nil && hash != "" {
+		if hash := hashOf(fact(3*i + 2)); known != nil && hash != "" {
 			definitions[i] = known(name, hash)
 		}
 		if definitions[i] == nil {
@@ -192,27 +212,38 @@ func (l *Ledger) jobsOf(ctx context.Context, names []string, known func(job, has
 	records := make([]JobRecord, 0, len(names))
 	read := 0 // of texts
 	for i, name := range names {
+		var err error
 		job, changed := definitions[i], false
 		if job == nil {
 			text := textAt(texts, read)
-			changed = textAt(again, read) != fact(3*i+2)
+			changed = hashOf(textAt(again, read)) != hashOf(fact(3*i+2))
 			if read++; text == "" {
 				continue
 			}
-			if job, err = jobs.ReadJob(text); err != nil { // it must not hide the others
-				job = &jobs.Job{Name: name, Description: "unreadable: " + plain(fmt.Sprintf("definition of job %s: %s", name, err))}
+			if job, err = jobs.ReadJob(text); err != nil {
+				err = fmt.Errorf("definition of job %s: %w", name, err)
+				job = new(jobs.Job)
 			}
 		}
-		record, err := recordOf(job, textAt(cursors, i), fact(3*i), fact(3*i+1), fact(3*i+2), carried)
-		if err != nil {
+		record, broken := recordOf(job, textAt(cursors, i), fact(3*i), fact(3*i+1), fact(3*i+2), carried)
+		if err == nil {
+			err = broken
+		}
+		if err != nil { // it must not hide the others
 			record.Job = &jobs.Job{Name: name, Description: "unreadable: " + plain(err.Error())}
 		}
-		if changed { // while it was read: the hash may be that of another definition
+		if changed || err != nil { // the hash is not that of this definition
 			record.Hash = ""
 		}
 		records = append(records, record)
 	}
 	return records, nil
+}
+
+// hashOf returns the hash of the active definition, from the fact v of a job.
+func hashOf(versions string) string {
+	hash, _, _ := strings.Cut(versions, "\x1f")
+	return hash
 }
 
 // textAt returns an element of a reply, or "" if there is none.
@@ -289,8 +320,7 @@ func standing(versions string, carried map[string]bool) (drifted, uncarried bool
 // recordOf returns the record of a job. cursor and the facts of the job are as they are stored.
 func recordOf(job *jobs.Job, cursor, silent, paused, versions string, carried map[string]bool) (JobRecord, error) {
 	r := space.Read([]any{cursor}, nil)
-	record := JobRecord{Job: job, Cursor: r.Time(), Paused: paused}
-	record.Hash, _, _ = strings.Cut(versions, "\x1f")
+	record := JobRecord{Job: job, Hash: hashOf(versions), Cursor: r.Time(), Paused: paused}
 	record.Drifted, record.Uncarried = standing(versions, carried)
 	if silent != "" {
 		since := space.Read([]any{silent[1:]}, nil)

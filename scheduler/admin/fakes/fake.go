@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -46,7 +45,8 @@ type Fake struct {
 	Listing   locks.Listing
 	Live      []locks.SessionRecord // sessions
 
-	JobsTake time.Duration // how long each read of jobs takes
+	JobsTake  time.Duration // how long each read of jobs takes
+	Meanwhile func()        // called after each page of EndedJobs
 
 	ReadCount    atomic.Int64 // reads of everything
 	HistoryCount atomic.Int64 // reads of parts of histories
@@ -206,20 +206,42 @@ func (f *Fake) ended(job string) []*ledger.Record {
 	return records
 }
 
-// EndedJobs returns the jobs with histories, two at a time, the one with the last end first.
-func (f *Fake) EndedJobs(_ context.Context, place string, most int) (ended []ledger.EndedJob, next string, err error) {
+// EndedJobs returns the jobs with histories, two at a time, the one with the last end first, and
+// before them those that have ended runs since the first page. Then it calls Meanwhile.
+func (f *Fake) EndedJobs(_ context.Context, place string, most int) (page []ledger.EndedJob, next string, err error) {
+	var all []ledger.EndedJob
 	for job := range f.Ended {
 		if history := f.ended(job); len(history) > 0 {
-			ended = append(ended, ledger.EndedJob{Job: job, At: history[0].Finished})
+			all = append(all, ledger.EndedJob{Job: job, At: history[0].Finished})
 		}
 	}
-	slices.SortFunc(ended, func(a, b ledger.EndedJob) int { return cmp.Or(b.At.Compare(a.At), cmp.Compare(a.Job, b.Job)) })
-	from, _ := strconv.Atoi(place)
-	to := min(from+min(most, 2), len(ended))
-	if to < len(ended) {
-		next = strconv.Itoa(to)
+	slices.SortFunc(all, func(a, b ledger.EndedJob) int { return cmp.Or(b.At.Compare(a.At), cmp.Compare(a.Job, b.Job)) })
+	var until, start int64 // ms
+	var last string
+	if place != "" {
+		if _, err := fmt.Sscan(place, &until, &last, &start); err != nil {
+			return nil, "", err
+		}
+	} else if len(all) > 0 {
+		start = all[0].At.UnixMilli()
 	}
-	return ended[from:to], next, f.read()
+	n := 0
+	for _, job := range all {
+		switch at := job.At.UnixMilli(); {
+		case place != "" && at > start:
+			page = append(page, job)
+		case place != "" && (at > until || at == until && job.Job <= last):
+		case n == min(most, 2):
+			next = fmt.Sprint(until, " ", last, " ", start)
+		default:
+			page = append(page, job)
+			until, last, n = at, job.Job, n+1
+		}
+	}
+	if f.Meanwhile != nil {
+		f.Meanwhile()
+	}
+	return page, next, f.read()
 }
 
 // EndedEntries returns parts of histories.
@@ -308,14 +330,12 @@ func (f *Fake) Follow(ctx context.Context, id jobs.RunID, _ int64) (*ledger.Foll
 	return followed, nil
 }
 
-// JobNames returns the names of Registered, in their order.
-func (f *Fake) JobNames(context.Context) ([]string, error) {
-	names := make([]string, len(f.Registered))
-	for i, record := range f.Registered {
-		names[i] = record.Job.Name
+// ScanJobs returns the names of Registered.
+func (f *Fake) ScanJobs(context.Context, uint64) (names []string, next uint64, err error) {
+	for _, record := range f.Registered {
+		names = append(names, record.Job.Name)
 	}
-	slices.Sort(names)
-	return names, f.read()
+	return names, 0, f.read()
 }
 
 // JobsOf returns elements of Registered.

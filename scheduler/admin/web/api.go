@@ -67,7 +67,7 @@ func (s *Server) routes() {
 	list(s, v1+"audit", s.audit, admin.ActFilters...).as("listActs", "The audit: acts of people and programs, newest first")
 
 	one(s, v1+"overview", func(ctx context.Context, _ question) (*admin.Overview, error) {
-		return s.wholeOverview(ctx)
+		return s.overview(ctx)
 	}).as("getOverview", "What the first page shows")
 	list(s, v1+"jobs/next", s.next, admin.NextFilters...).as("listNextTicks", "Future ticks of all jobs")
 	list(s, v1+"queues", func(ctx context.Context, q question) (*part[admin.Queue], error) {
@@ -267,7 +267,7 @@ type question struct {
 }
 
 // patience is how long a page waits until all jobs have been read.
-const patience = 100 * time.Millisecond
+const patience = 150 * time.Millisecond
 
 // reader returns the reader for a question about all jobs.
 func (s *Server) reader(q question) *admin.Reader {

@@ -112,7 +112,7 @@ func (s *Server) look(ctx context.Context) (int, error) {
 		if err != nil {
 			return 0, err
 		}
-		seen, err := s.wholeOverview(ctx)
+		seen, err := s.overview(ctx)
 		if err != nil {
 			return 0, err
 		}

@@ -28,7 +28,7 @@ func (s *Server) overviewPage(w http.ResponseWriter, r *http.Request) error {
 		v.Config = config
 	}
 	status := http.StatusOK
-	seen, err := s.overview(r.Context())
+	seen, err := s.pageOverview(r.Context())
 	if err == nil {
 		s.last.Store(seen)
 		v.Title = fmt.Sprintf("%d running, %s", seen.Busy, plural(seen.WaitCount(), "wait", "waits"))

@@ -401,18 +401,17 @@ func (s *Server) snapshot(ctx context.Context) (*admin.Snapshot, error) {
 	return shared(ctx, s.read, "snapshot", s.o.Reader.Snapshot)
 }
 
-// overview returns what the page shows. It may lack the jobs: see [admin.Overview].
+// overview returns what the page shows.
 func (s *Server) overview(ctx context.Context) (*admin.Overview, error) {
-	return s.overviewBy(ctx, "overview", s.o.Reader.Hasty(patience))
+	return s.overviewBy(ctx, "overview", s.o.Reader)
 }
 
-// wholeOverview is overview, and waits until all jobs have been read.
-func (s *Server) wholeOverview(ctx context.Context) (*admin.Overview, error) {
-	seen, err := s.overview(ctx)
-	if err != nil || seen.Reading == nil {
-		return seen, err
+// pageOverview is overview for a person who waits: it may lack what depends on all jobs.
+func (s *Server) pageOverview(ctx context.Context) (*admin.Overview, error) {
+	if seen, is := s.read.has("overview").(*admin.Overview); is {
+		return seen, nil
 	}
-	return s.overviewBy(ctx, "whole overview", s.o.Reader)
+	return s.overviewBy(ctx, "page overview", s.o.Reader.Hasty(patience))
 }
 
 func (s *Server) overviewBy(ctx context.Context, name string, r *admin.Reader) (*admin.Overview, error) {

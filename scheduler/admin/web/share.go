@@ -79,6 +79,24 @@ func (s *share) get(ctx context.Context, name string, read func(context.Context)
 	return a.value, a.err
 }
 
+// has returns the answer for a name that can be given without a read, or nil.
+func (s *share) has(name string) any {
+	s.mu.Lock()
+	a := s.answers[name]
+	s.mu.Unlock()
+	if a == nil || !a.fresh() {
+		return nil
+	}
+	select {
+	case <-a.done:
+		if a.err == nil {
+			return a.value
+		}
+	default:
+	}
+	return nil
+}
+
 // fresh reports whether the answer is being read or may still be given.
 func (a *answer) fresh() bool {
 	select {

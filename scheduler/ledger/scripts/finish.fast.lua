@@ -129,10 +129,8 @@ do
       if #tails > 0 then call('HSET', OUTPUT, unpack(tails)) end
       call('HSET', HIST, unpack(hist))
       call('ZADD', DONE, unpack(done))
-      redis.pcall('ZADD', ENDS, 'GT', ms, ended[1][4])
-      for trigger, n in pairs(triggers) do
-        redis.pcall('HINCRBY', TOTALS, 'r\31succeeded\31' .. trigger .. '\31' .. ended[1][4], n)
-      end
+      redis.pcall('ZADD', ENDS, 'LT', '-' .. ms, ended[1][4])
+      for trigger, n in pairs(triggers) do redis.pcall('HINCRBY', TOTALS, 'r\31succeeded\31' .. trigger .. '\31' .. ended[1][4], n) end
       for t = 1, #told do call('XADD', NEWS, 'MAXLEN', '~', '10000', '*', 'r', told[t], 's', 'succeeded') end
       local extra = keep == '0' and 0 or call('ZCARD', DONE) - keep
       if extra > #old then old = call('ZRANGE', DONE, 0, math.min(extra, 100) - 1) end

@@ -27,7 +27,8 @@ if #old > 0 then
   call('ZREM', DONE, unpack(old))
   call('HDEL', HIST, unpack(old))
   call('HDEL', OUTPUT, unpack(old))
-  return {'more'}
+  -- Without a definition and a cursor, nothing but the history shows that there is such a job.
+  if call('ZCARD', DONE) > 0 then return {'more'} end
 end
 tidyMade()
 call('DEL', HIST)

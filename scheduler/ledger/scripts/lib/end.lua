@@ -46,7 +46,7 @@ local function archive(id, run, log, args, name)
   if name then record = string.match(record, '^(.-)\31*$') end
   call('HSET', HIST, id, F_TEXT{RUN = record; LOG = log; ARGS = args})
   call('ZADD', DONE, ms, id)
-  redis.pcall('ZADD', ENDS, 'GT', ms, run[R_JOB])
+  redis.pcall('ZADD', ENDS, 'LT', '-' .. ms, run[R_JOB])
 end
 
 -- HEARD is the reason in the record of an end that was re-asserted by a worker that had only heard
