@@ -40,8 +40,9 @@ type fetcher struct {
 	queues    int             // number of scripts in a pass that finds nothing
 
 	// Used only by the fetching goroutine.
-	left  int // scripts left in this pass; 0 between passes
-	slots int // slots that this pass owns
+	left  int   // scripts left in this pass; 0 between passes
+	slots int   // slots that this pass owns
+	at    int64 // of this pass, see gate
 	// This pass has found something, or must find nothing.
 	over bool
 
@@ -113,9 +114,9 @@ func (f *fetcher) script(ctx context.Context, keys []string, args []any, call fu
 func (f *fetcher) fetch(ctx context.Context, pending string, call func() *redis.Cmd) *redis.Cmd {
 	if f.left == 0 {
 		f.settle()
-		n, err := f.reception.gate.pass(f.ctx)
+		n, at, err := f.reception.gate.pass(f.ctx)
 		// When the server stops, asynq notices it after finding nothing.
-		f.left, f.slots, f.over = f.queues, n, err != nil
+		f.left, f.slots, f.at, f.over = f.queues, n, at, err != nil
 	}
 	f.left--
 	if f.over {
@@ -200,7 +201,7 @@ func (f *fetcher) empty() *redis.Cmd {
 	if f.left == 0 {
 		f.release(f.slots)
 		f.slots = 0
-		f.reception.gate.empty()
+		f.reception.gate.empty(f.at)
 	}
 	return nothing()
 }

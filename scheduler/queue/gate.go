@@ -32,7 +32,7 @@ type gate struct {
 	next    time.Time     // when the next pass may begin, while idle; guarded by mu
 	busy    chan struct{} // closed and replaced when a turn may be available; guarded by mu
 	failing bool          // the last reply was an error; guarded by mu
-	woken   bool          // a message came while a pass was under way; guarded by mu
+	changes int64         // how often a pass has found something, or a message came; guarded by mu
 	since   time.Time     // since when it is idle; guarded by mu
 	backlog bool          // two passes have found something, one after the other; guarded by mu
 }
@@ -53,19 +53,21 @@ func (g *gate) open() { g.once.Do(func() { close(g.opened) }) }
 
 // pass waits until a pass may begin and takes slots for the deliveries that it may find: one slot
 // for an idle queue, which leaves the rest to others, and more while deliveries are waiting. The
-// caller owns these slots. The error is that of ctx, and then there are no slots.
-func (g *gate) pass(ctx context.Context) (n int, err error) {
+// caller owns these slots. at is for the result of the pass. The error is that of ctx, and then
+// there are no slots.
+func (g *gate) pass(ctx context.Context) (n int, at int64, err error) {
 	select {
 	case <-g.opened:
 	case <-ctx.Done():
-		return 0, ctx.Err()
+		return 0, 0, ctx.Err()
 	}
 	for {
 		if err := g.turn(ctx); err != nil {
-			return 0, err
+			return 0, 0, err
 		}
 		if err := g.slots.Acquire(ctx); err != nil {
-			return 0, err
+			g.wake() // another server's fetcher takes the turn
+			return 0, 0, err
 		}
 		if g.ready == nil || g.ready() { // after the wait for a slot, which may be long
 			break
@@ -73,10 +75,11 @@ func (g *gate) pass(ctx context.Context) (n int, err error) {
 		g.slots.Release(1)
 		g.pause()
 	}
-	if g.finds() {
-		return 1 + g.slots.More(fetchMost-1), nil
+	finds, at := g.finds()
+	if finds {
+		return 1 + g.slots.More(fetchMost-1), at, nil
 	}
-	return 1, nil
+	return 1, at, nil
 }
 
 // turn waits for the caller's turn to poll.
@@ -124,7 +127,7 @@ func (g *gate) found() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.recovered()
-	g.woken = false
+	g.changes++
 	if g.idle || !g.backlog {
 		g.backlog = !g.idle
 		g.idle = false
@@ -138,32 +141,28 @@ func (g *gate) signal() {
 	g.busy = make(chan struct{})
 }
 
-// wake lets one pass begin at once. Redis forgets that this worker sleeps as it sends the message,
-// which may be here before the reply to the pass that found nothing: then another one follows.
+// wake lets one pass begin at once.
 func (g *gate) wake() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !g.idle {
-		g.woken = true
-		return
+	g.changes++
+	if g.idle {
+		g.next = time.Now()
+		g.signal()
 	}
-	g.next = time.Now()
-	g.signal()
 }
 
-// empty records that a pass has found nothing.
-func (g *gate) empty() {
+// empty records that a pass has found nothing. Another one follows if a message has come since it
+// began, or another pass has found something: Redis forgets then that this worker sleeps, and the
+// reply may be older than that.
+func (g *gate) empty(at int64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.recovered()
-	// Otherwise take has already set the time.
-	if !g.idle {
+	// While idle, take has already set the time, and wake a new one.
+	if !g.idle && at == g.changes {
 		g.idle, g.backlog, g.since = true, false, time.Now()
 		g.next = g.since.Add(g.spread(g.interval))
-	}
-	if g.woken {
-		g.woken, g.next = false, time.Now()
-		g.signal()
 	}
 }
 
@@ -199,11 +198,11 @@ func (g *gate) recovered() {
 	}
 }
 
-// finds reports whether the last pass has found something.
-func (g *gate) finds() bool {
+// finds reports whether the last pass has found something, and how much has happened so far.
+func (g *gate) finds() (finds bool, at int64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return !g.idle
+	return !g.idle, g.changes
 }
 
 func (g *gate) fails() bool {

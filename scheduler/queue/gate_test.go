@@ -19,8 +19,14 @@ func (unbounded) More(most int) int                 { return most }
 func (unbounded) Release(int)                       {}
 
 func passes(ctx context.Context, g *gate) error {
-	_, err := g.pass(ctx)
+	_, _, err := g.pass(ctx)
 	return err
+}
+
+// emptyNow is the reply to a pass that has just begun.
+func (g *gate) emptyNow() {
+	_, at := g.finds()
+	g.empty(at)
 }
 
 // polls runs fetchers that find nothing for d, and returns the number of polls.
@@ -52,7 +58,7 @@ func TestIdleQueueCostsTheSameWhateverTheNumberOfFetchers(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			g := newGate(100*time.Millisecond, unbounded{}, slog.New(slog.DiscardHandler))
 			g.open()
-			if n := polls(t, g, fetchers, 100*time.Second, g.empty); n < 900 || n > 1100 {
+			if n := polls(t, g, fetchers, 100*time.Second, g.emptyNow); n < 900 || n > 1100 {
 				t.Errorf("%d fetchers looked %d times in 100 s, want 1000", fetchers, n)
 			}
 		})
@@ -139,7 +145,7 @@ func TestAllFetchersContinueWhenOneFindsSomething(t *testing.T) {
 func TestNothingPassesAClosedGate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := newGate(time.Millisecond, unbounded{}, slog.New(slog.DiscardHandler))
-		if n := polls(t, g, 4, time.Hour, g.empty); n != 0 {
+		if n := polls(t, g, 4, time.Hour, g.emptyNow); n != 0 {
 			t.Errorf("%d passed", n)
 		}
 	})
@@ -152,37 +158,41 @@ func TestLookAtAnIdleQueueTakesOneSlot(t *testing.T) {
 		for _, step := range []struct {
 			then func()
 			want int
-		}{{func() {}, 1}, {g.found, fetchMost}, {g.found, fetchMost}, {g.empty, 1}, {func() { g.failed(errors.New("away")) }, 1}} {
+		}{{func() {}, 1}, {g.found, fetchMost}, {g.found, fetchMost}, {g.emptyNow, 1}, {func() { g.failed(errors.New("away")) }, 1}} {
 			step.then()
-			if n, err := g.pass(t.Context()); n != step.want || err != nil {
+			if n, _, err := g.pass(t.Context()); n != step.want || err != nil {
 				t.Errorf("it took %d slots (%v), want %d", n, err, step.want)
 			}
 		}
 	})
 }
 
-// TestAWakeLetsOnePassBegin wakes a gate in each state: a message that comes before the reply to
-// the pass that found nothing must not be lost.
+// TestAWakeLetsOnePassBegin wakes a gate in each state. A pass that found nothing before the
+// message was sent, or before another pass found something, is followed by another one: Redis no
+// longer counts the worker as asleep.
 func TestAWakeLetsOnePassBegin(t *testing.T) {
 	for name, before := range map[string][]string{
 		"asleep": {"pass", "empty", "wake"}, "while it looks": {"pass", "wake", "empty"},
 		"busy": {"pass", "found", "pass", "wake", "empty"}, "after an error": {"pass", "failed", "wake"},
+		"another pass found it": {"pass", "found", "pass", "wake", "found", "empty"},
+		"without a message":     {"pass", "found", "pass", "found", "empty"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			g := newGate(time.Hour, unbounded{}, slog.New(slog.DiscardHandler))
 			g.open()
 			began := time.Now()
-			pass := func() { _ = passes(t.Context(), g) }
+			var at int64 // of the last pass
+			pass := func() { _, at, _ = g.pass(t.Context()) }
 			for _, step := range before {
 				map[string]func(){
-					"pass": pass, "empty": g.empty, "found": g.found, "wake": g.wake, "failed": func() { g.failed(errors.New("away")) },
+					"pass": pass, "empty": func() { g.empty(at) }, "found": g.found, "wake": g.wake, "failed": func() { g.failed(errors.New("away")) },
 				}[step]()
 			}
 			pass()
 			if waited := time.Since(began); waited != 0 {
 				t.Errorf("%s: it looked %v later, want at once", name, waited)
 			}
-			g.empty()
+			g.empty(at)
 			pass()
 			if waited := time.Since(began); waited < time.Minute {
 				t.Errorf("%s: it looked again %v later, want an interval", name, waited)
@@ -213,7 +223,7 @@ func TestHelpComesWithWorkAndGoesWithoutIt(t *testing.T) {
 		}
 		for range 3 { // single deliveries
 			g.found()
-			g.empty()
+			g.emptyNow()
 		}
 		g.found()
 		g.failed(errors.New("away"))
@@ -224,7 +234,7 @@ func TestHelpComesWithWorkAndGoesWithoutIt(t *testing.T) {
 		go func() { g.awaitIdle(t.Context()); close(goes) }()
 		time.Sleep(time.Hour)
 		wants("the end of the help", goes, false)
-		g.empty()
+		g.emptyNow()
 		time.Sleep(helpFor - helpFor/10)
 		wants("the end of the help", goes, false)
 		time.Sleep(helpFor / 5)

@@ -200,9 +200,12 @@ func (s slots) More(most int) int {
 // Call it when the session has received [NoticePushed]. It may be called at any time, and does not
 // block.
 func (s *Server) Wake() {
-	if s.o.Slots.More(1) > 0 {
+	free := s.o.Slots.More(1) > 0
+	if free {
 		s.o.Slots.Release(1)
-		s.gate.wake()
+	}
+	s.gate.wake() // also without a slot: Redis has forgotten that this worker sleeps
+	if free {
 		return
 	}
 	select {

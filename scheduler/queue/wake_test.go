@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"golang.org/x/sync/semaphore"
 
 	"lockstep/locks/redistest"
 	"lockstep/locks/space"
@@ -99,14 +100,15 @@ func asleep(t *testing.T, rdb *redis.Client, namespace, name string, want int64)
 	})
 }
 
-// TestAPushWakesAsManyWorkersAsItHasDeliveries has three workers that never poll.
+// TestAPushWakesAsManyWorkersAsItHasDeliveries has three workers that never poll. Their passes
+// cannot take all slots: a worker without a free one would wake another.
 func TestAPushWakesAsManyWorkersAsItHasDeliveries(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
 		c, namespace, name := newSpace(t, rdb)
 		got := make(chan ledger.Due, 100)
 		var workers []*sleeper
 		for i := range 3 {
-			workers = append(workers, startSleeper(t, rdb, namespace, name, fmt.Sprint("s", i), got))
+			workers = append(workers, startSleeperWith(t, rdb, namespace, name, fmt.Sprint("s", i), got, queue.NewSlots(semaphore.NewWeighted(1000))))
 		}
 		sum := func() (woken int64) {
 			for _, w := range workers {
@@ -197,7 +199,8 @@ func TestAWorkerWithoutASlotPassesTheMessageOn(t *testing.T) {
 	startSleeper(t, rdb, namespace, name, "idle", got)
 	asleep(t, rdb, namespace, name, 1)
 	slots := newSlots(1)
-	full := startSleeperWith(t, rdb, namespace, name, "full", got, slots)
+	// It is also behind "idle" if both fall asleep in the same millisecond.
+	full := startSleeperWith(t, rdb, namespace, name, "later", got, slots)
 	asleep(t, rdb, namespace, name, 2)
 	eventually(t, "its slot is free and then taken", func() bool { return slots.More(1) == 1 })
 	push(t, c, ledger.Due{Run: "j#a", N: 1, Queue: name})
@@ -206,6 +209,22 @@ func TestAWorkerWithoutASlotPassesTheMessageOn(t *testing.T) {
 		t.Errorf("the worker that fell asleep last was woken %d times, want once: the test proves nothing", woken)
 	}
 	slots.Release(1)
+}
+
+// TestAWorkerWithoutASlotLooksOnceItHasOne: no other worker sleeps that it could wake, and it does
+// not count as asleep any more.
+func TestAWorkerWithoutASlotLooksOnceItHasOne(t *testing.T) {
+	rdb := redistest.Shared(t).Client(t)
+	c, namespace, name := newSpace(t, rdb)
+	got := make(chan ledger.Due, 10)
+	slots := newSlots(1)
+	full := startSleeperWith(t, rdb, namespace, name, "full", got, slots)
+	asleep(t, rdb, namespace, name, 1)
+	eventually(t, "its slot is free and then taken", func() bool { return slots.More(1) == 1 })
+	push(t, c, ledger.Due{Run: "j#a", N: 1, Queue: name})
+	eventually(t, "it is woken", func() bool { return full.woken.Load() == 1 })
+	slots.Release(1)
+	receive(t, got)
 }
 
 // TestFurtherServersHelpWhileThereIsWork counts the asynq servers of one of ours.
