@@ -66,7 +66,7 @@ func (g *gate) pass(ctx context.Context) (n int, at int64, err error) {
 			return 0, 0, err
 		}
 		if err := g.slots.Acquire(ctx); err != nil {
-			g.wake() // another server's fetcher takes the turn
+			g.wake() // another fetcher takes the turn
 			return 0, 0, err
 		}
 		if g.ready == nil || g.ready() { // after the wait for a slot, which may be long
@@ -87,7 +87,11 @@ func (g *gate) turn(ctx context.Context) error {
 	for {
 		wait, busy := g.take()
 		if wait <= 0 {
-			return ctx.Err()
+			if err := ctx.Err(); err != nil {
+				g.wake() // another fetcher takes the turn
+				return err
+			}
+			return nil
 		}
 		timer := time.NewTimer(wait)
 		select {

@@ -176,6 +176,7 @@ func TestAWakeLetsOnePassBegin(t *testing.T) {
 		"busy": {"pass", "found", "pass", "wake", "empty"}, "after an error": {"pass", "failed", "wake"},
 		"another pass found it": {"pass", "found", "pass", "wake", "found", "empty"},
 		"without a message":     {"pass", "found", "pass", "found", "empty"},
+		"a server stops":        {"pass", "empty", "wake", "stop"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			g := newGate(time.Hour, unbounded{}, slog.New(slog.DiscardHandler))
@@ -183,9 +184,12 @@ func TestAWakeLetsOnePassBegin(t *testing.T) {
 			began := time.Now()
 			var at int64 // of the last pass
 			pass := func() { _, at, _ = g.pass(t.Context()) }
+			stopped, cancel := context.WithCancel(t.Context())
+			cancel()
 			for _, step := range before {
 				map[string]func(){
 					"pass": pass, "empty": func() { g.empty(at) }, "found": g.found, "wake": g.wake, "failed": func() { g.failed(errors.New("away")) },
+					"stop": func() { _ = g.turn(stopped) },
 				}[step]()
 			}
 			pass()
