@@ -414,7 +414,7 @@ func (w *Worker) executor(job *jobs.Job) (jobs.Executor, error) {
 
 // execute hands the attempt to its executor. job is the definition with its ${...} replaced.
 func (w *Worker) execute(ctx context.Context, executor jobs.Executor, hold *locks.Hold, claimed *ledger.Claimed, job *jobs.Job, redactor *jobs.Redactor, output io.Writer, spans *trace.Attempt, log *slog.Logger) (err error) {
-	record := claimed.Record
+	record, began := claimed.Record, time.Now()
 	if job.Timeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, job.Timeout, jobs.ErrTimeout)
@@ -427,7 +427,7 @@ func (w *Worker) execute(ctx context.Context, executor jobs.Executor, hold *lock
 	if !job.Kind().InProcess {
 		allowed += endingLimit
 	}
-	defer w.stuck.watch(ctx, record, allowed, log)()
+	defer w.stuck.watch(ctx, record, began, allowed, log)()
 	tick := record.Tick
 	if again, is := record.ID.Replays(); is {
 		tick = again

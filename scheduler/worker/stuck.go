@@ -42,9 +42,9 @@ type stuckAttempts struct {
 }
 
 // watch notes an attempt as stuck when ctx has ended and returned is not called within the allowed
-// time after that. The caller calls returned when the executor has returned.
-func (s *stuckAttempts) watch(ctx context.Context, record *ledger.Record, allowed time.Duration, log *slog.Logger) (returned func()) {
-	began := time.Now()
+// time after that. The caller calls returned when the executor has returned. began is when the
+// attempt began, by the clock of this process.
+func (s *stuckAttempts) watch(ctx context.Context, record *ledger.Record, began time.Time, allowed time.Duration, log *slog.Logger) (returned func()) {
 	var (
 		mu    sync.Mutex
 		over  bool
