@@ -114,7 +114,8 @@
 // measurement begins after it.
 //
 // slots, slots-delayed: the same with 16 slots. adopt: plain asynq clients enqueue the tasks, and
-// lockstep's worker adopts each as a run.
+// lockstep's worker adopts each as a run. Its time of doing begins with the first fetch of a task:
+// many tasks may become runs before the first of these ends.
 //
 // mixed: everything at once for five minutes. 10,000 jobs have ticks every two seconds to every
 // minute, 1,000 of them with three of 200 bills each; four workers of 16 slots run them beside a

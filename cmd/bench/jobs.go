@@ -212,6 +212,9 @@ func (pass passing) through(ctx context.Context, server *server, name, addr stri
 		count       atomic.Int64
 		first, last time.Time // each written by one job, before stop or the return of work
 	)
+	var fetched time.Time
+	var watching sync.WaitGroup
+	watching.Go(func() { fetched = firstFetch(working, server, n) })
 	err = s.work(working, func() {
 		switch count.Add(1) {
 		case 1:
@@ -221,16 +224,32 @@ func (pass passing) through(ctx context.Context, server *server, name, addr stri
 			stop()
 		}
 	})
+	stop()
+	watching.Wait()
 	if err == nil && count.Load() < int64(n) {
 		err = fmt.Errorf("%d of %d jobs were done", count.Load(), n)
 	}
 	if err != nil {
 		return p, err
 	}
+	if pass.adopt { // many tasks may become runs before the first of these ends
+		first = fetched
+	}
 	done, err := look(ctx, server, nil)
 	p[asking], p[doing] = between(before, middle, n, took), between(middle, done, n, last.Sub(first))
 	p[bothOf] = between(before, done, n, took+last.Sub(first))
 	return p, err
+}
+
+// firstFetch returns when a worker has fetched the first of n tasks.
+func firstFetch(ctx context.Context, server *server, n int) time.Time {
+	for ctx.Err() == nil && server.admin.LLen(ctx, "asynq:{default}:pending").Val() >= int64(n) {
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Millisecond):
+		}
+	}
+	return time.Now()
 }
 
 // plain is asynq alone.

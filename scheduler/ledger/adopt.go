@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
-	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -33,6 +32,8 @@ type Adoption struct {
 	// a random word for this delivery of the request; the same when it is sent again
 	Giving string
 	Again  bool // a worker may have received it before
+	Late   bool // its deadline has passed: the run fails at once
+	Trace  trace.Context
 }
 
 // GeneratedFor is the minimum time for which an adopted request's id is remembered if no client
@@ -52,47 +53,102 @@ var randomUUID = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab
 // no client chose the id. A request that cannot be run becomes a failed run with the reason, since
 // its sender waits for no reply.
 //
-// The run keeps the trace context of the span that ctx has, if any.
-//
 // Send an adoption until a reply arrives, or the session is over: until then the run may exist.
 // After the session the error is an [ErrSession]. The error is a [jobs.ErrUnknownKeys] for a
 // definition that this build does not know in full: the request is for another worker.
 func (l *Ledger) Adopt(ctx context.Context, a Adoption) (*Enqueued, error) {
-	job, id := a.Job, jobs.RequestRunID(a.Job.Name, AdoptedName(a.Queue, a.ID))
-	fail := func(err error) (*Enqueued, error) { return nil, fmt.Errorf("adopt %s: %w", id, err) }
-	if err := job.CheckKeys(); err != nil {
-		return fail(err)
-	}
-	arguments, items, reason := a.read(id, l.maxArgs)
-	definition, err := l.write(job)
+	w, reason, err := l.adoption(&a, nil)
 	if err != nil {
-		return fail(err)
+		return nil, err
 	}
-	remembered := RememberedFor
+	return l.adoptAlone(ctx, &a, w, reason)
+}
+
+// AdoptAll is [Ledger.Adopt] for several requests that a session has received together. One script
+// records those with new ids, unless their args are long. The replies are in the order of the
+// requests. If some have an error, send these again.
+func (l *Ledger) AdoptAll(ctx context.Context, all []Adoption) []Replied {
+	replies := make([]Replied, len(all))
+	reasons := make([]string, len(all))
+	wants := make([]*wanted, len(all))
+	definitions := make(map[*jobs.Job]string)
+	var together []*wanted
+	bytes := 0
+	for i := range all {
+		wants[i], reasons[i], replies[i].Err = l.adoption(&all[i], definitions)
+		if w := wants[i]; w != nil && reasons[i] == "" && all[i].Session == all[0].Session && bytes+w.size() <= bytesTogether {
+			bytes += w.size()
+			together = append(together, w)
+		}
+	}
+	var lost error
+	if len(together) > 1 {
+		lost = l.enqueueScript(ctx, together, "", all[0].Session)
+		if space.Over(lost) && !errors.Is(lost, ErrSession) {
+			lost = nil // Redis may have refused all of them because of one
+		}
+	}
+	for i, w := range wants {
+		switch {
+		case w == nil:
+		case w.enqueued != nil && !w.enqueued.Exists:
+			replies[i].Enqueued = w.enqueued
+		case lost != nil:
+			replies[i].Err = fmt.Errorf("adopt %s: %w", w.run, lost)
+		default:
+			replies[i].Enqueued, replies[i].Err = l.adoptAlone(ctx, &all[i], w, reasons[i])
+		}
+	}
+	return replies
+}
+
+// adoption brings an adoption into the form for the scripts. reason is why the run fails at once,
+// or "". known is as in [Ledger.define].
+func (l *Ledger) adoption(a *Adoption, known map[*jobs.Job]string) (w *wanted, reason string, err error) {
+	job := a.Job
+	w = &wanted{run: jobs.RequestRunID(job.Name, AdoptedName(a.Queue, a.ID)), job: job, giving: a.Giving}
+	arguments, items, reason := a.read(w.run, l.maxArgs)
+	w.kind = kind{job: job.Name, queue: a.Queue, trigger: TriggerEnqueue, remember: RememberedFor.Milliseconds(), trace: storedTrace(a.Trace)}
 	if generated(a.ID) {
-		remembered = GeneratedFor
+		w.kind.remember = GeneratedFor.Milliseconds()
 	}
-	patience, onBusy, limits := waitOf(job)
-	args := []any{job.Name, string(id), string(a.Session), a.Giving, a.Again, a.Queue, remembered.Milliseconds(), reason,
-		storedArgs(arguments, job), named(string(definition)), patience, onBusy, limits,
-		job.History.Runs, job.History.For.Milliseconds(), GeneratedFor.Milliseconds(), storedTrace(trace.Of(ctx))}
-	for _, item := range items {
-		args = append(args, item.String())
+	w.kind.patience, w.kind.onBusy, w.kind.limits = waitOf(job)
+	w.args, w.items = storedArgs(arguments, job), joined(items)
+	if err = job.CheckKeys(); err == nil {
+		err = l.define(w, known)
+	}
+	if err != nil {
+		return nil, "", fmt.Errorf("adopt %s: %w", w.run, err)
+	}
+	return w, reason, nil
+}
+
+// adoptAlone records one adoption.
+func (l *Ledger) adoptAlone(ctx context.Context, a *Adoption, w *wanted, reason string) (*Enqueued, error) {
+	job, k := a.Job, &w.kind
+	args := []any{job.Name, string(w.run), string(a.Session), a.Giving, a.Again, k.queue, k.remember, reason,
+		w.args, k.name + "\x1f" + w.definition, k.patience, k.onBusy, k.limits,
+		job.History.Runs, job.History.For.Milliseconds(), GeneratedFor.Milliseconds(), k.trace}
+	own := locks.Item{Name: jobs.RunResource(w.run)}.String() // the script chooses the id
+	for item := range strings.SplitSeq(w.items, "\x1f") {
+		if item != "" && item != own {
+			args = append(args, item)
+		}
 	}
 	r := space.Read(l.run(ctx, "adopt", job.Name, args...))
 	outcome := r.Text()
-	if outcome == "dead" {
-		return fail(ErrSession)
+	enqueued, err := &Enqueued{}, ErrSession
+	if outcome != "dead" {
+		enqueued.Run = jobs.RunID(r.Text())
+		err = enqueued.decode(outcome, k.queue, r)
 	}
-	enqueued := &Enqueued{Run: jobs.RunID(r.Text())}
-	if err := enqueued.decode(outcome, a.Queue, r); err != nil {
-		return fail(err)
+	if err != nil {
+		return nil, fmt.Errorf("adopt %s: %w", w.run, err)
 	}
 	return enqueued, nil
 }
 
-// read returns the arguments and the bundle of the run, without its own lock; or why it fails at
-// once.
+// read returns the arguments and the bundle of the run; or why it fails at once.
 func (a *Adoption) read(id jobs.RunID, maxArgs int) (arguments json.RawMessage, items []locks.Item, reason string) {
 	source := json.RawMessage(a.Payload)
 	if len(source) == 0 {
@@ -105,10 +161,13 @@ func (a *Adoption) read(id jobs.RunID, maxArgs int) (arguments json.RawMessage, 
 	if err != nil { // the text is shown to people; it is not used as arguments
 		return asText(a.Payload), nil, plain(fmt.Sprintf("the payload of the task is not JSON: %v", err))
 	}
+	if a.Late {
+		return arguments, nil, "the deadline of the task has passed"
+	}
 	if items, err = a.Job.Resources(id, arguments); err != nil {
 		return arguments, nil, plain(err.Error())
 	}
-	return arguments, slices.DeleteFunc(items, func(item locks.Item) bool { return item.Name == jobs.RunResource(id) }), ""
+	return arguments, items, ""
 }
 
 // asText returns the beginning of a payload as a JSON string.

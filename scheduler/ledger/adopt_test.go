@@ -359,6 +359,49 @@ func TestAnAdoptedRequestWithTheArgsOfItsJobIsRetriedOnlyWithThem(t *testing.T) 
 	})
 }
 
+// TestTasksAdoptedTogetherAreAdoptedAsAlone adopts tasks in every state of their ids at once, and
+// again, as after a lost reply.
+func TestTasksAdoptedTogetherAreAdoptedAsAlone(t *testing.T) {
+	each(t, func(f *fixture) {
+		w := f.session("w")
+		f.adopted(w, f.given(w, "ended"), "j#low/ended")
+		f.adopt(f.given(w, "outstanding"))
+		long, bad, late, old := f.given(w, "long"), f.given(w, "bad"), f.given(w, "late"), f.given(w, "old")
+		bad.Payload, late.Late, old.Again = []byte("no JSON"), true, true
+		long.Payload = []byte(`"` + strings.Repeat("x", 100<<10) + `"`)
+		all := []ledger.Adoption{f.given(w, "new"), f.given(w, generatedID()), f.given(w, "ended"), f.given(w, "outstanding"), long, bad, late, old}
+		check := func(what string, want []string) {
+			f.Helper()
+			for i, reply := range f.AdoptAll(f.Context(), all) {
+				got := fmt.Sprint(reply.Err)
+				if reply.Err == nil {
+					got = fmt.Sprintf("%s %s exists %t due %d", strings.TrimPrefix(string(reply.Run), "j#low/"), reply.State, reply.Exists, len(reply.Due))
+				}
+				if !strings.Contains(got, want[i]) {
+					f.Errorf("%s, task %d: got %s, want %s", what, i, got, want[i])
+				}
+			}
+		}
+		check("at first", []string{
+			"new due exists false due 1", all[1].ID + " due exists false due 1", "ended~2 due exists false due 1", "outstanding due exists true due 0",
+			"long due exists false due 1", "bad failed exists false", "late failed exists false", "old due exists false due 1",
+		})
+		if record := f.find("j#low/late"); record.Reason != "the deadline of the task has passed" {
+			f.Errorf("the late one failed because %q", record.Reason)
+		}
+		check("again", []string{
+			"new due exists true", all[1].ID + " due exists true", "ended~2 due exists true", "outstanding due exists true",
+			"long due exists true", "bad failed exists true", "late failed exists true", "old due exists true",
+		})
+		f.end(w)
+		for i, reply := range f.AdoptAll(f.Context(), all) {
+			if !errors.Is(reply.Err, ledger.ErrSession) {
+				f.Errorf("after the session, task %d: got %+v, %v, want ErrSession", i, reply.Enqueued, reply.Err)
+			}
+		}
+	})
+}
+
 func TestEndedSessionAdoptsNothing(t *testing.T) {
 	each(t, func(f *fixture) {
 		w := f.session("w")

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"lockstep/jobs"
+	"lockstep/locks"
 	"lockstep/locks/space"
 	"lockstep/scheduler/trace"
 )
@@ -101,7 +102,8 @@ type wanted struct {
 	kind kind
 	// of the definition that kind names; see define
 	definition string
-	at, in     int64 // ms; 0: at once
+	at, in     int64  // ms; 0: at once
+	giving     string // of a request that is adopted: see Adoption
 	args       string
 	items      string
 
@@ -154,6 +156,12 @@ func (l *Ledger) prepare(ctx context.Context, request *Request) (*wanted, error)
 		w.kind.remember = RememberedFor.Milliseconds()
 	}
 	w.at, w.in, w.args = max(0, unixMillis(request.At)), max(0, request.In.Milliseconds()), storedArgs(arguments, job)
+	w.items = joined(items)
+	return w, nil
+}
+
+// joined returns a bundle as one argument of a script.
+func joined(items []locks.Item) string {
 	var all strings.Builder
 	for i, item := range items {
 		if i > 0 {
@@ -161,8 +169,7 @@ func (l *Ledger) prepare(ctx context.Context, request *Request) (*wanted, error)
 		}
 		all.WriteString(item.String())
 	}
-	w.items = all.String()
-	return w, nil
+	return all.String()
 }
 
 // define sets the definition of a request. Requests that are sent together mostly have the same:

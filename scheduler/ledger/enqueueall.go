@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"lockstep/jobs"
+	"lockstep/locks"
 	"lockstep/locks/space"
 )
 
@@ -99,7 +100,7 @@ func (l *Ledger) EnqueueAll(ctx context.Context, list List) ([]Replied, error) {
 		all[i], some = w, append(some, w)
 	}
 	if list.Atomic {
-		if err := l.enqueueScript(ctx, some, list.Act.entry()); err != nil {
+		if err := l.enqueueScript(ctx, some, list.Act.entry(), ""); err != nil {
 			return nil, fmt.Errorf("enqueue %d runs, all or none: %w", len(some), err)
 		}
 	} else {
@@ -180,7 +181,7 @@ func (l *Ledger) enqueueSome(ctx context.Context, some []*wanted, entry string) 
 		some = some[n:]
 		err := lost
 		if err == nil {
-			err = l.enqueueScript(ctx, batch, entry)
+			err = l.enqueueScript(ctx, batch, entry, "")
 		}
 		switch {
 		case err == nil:
@@ -205,13 +206,14 @@ func (l *Ledger) runLists(ctx context.Context, s script, keys []string, args []a
 	return space.RunText(ctx, l.rdb, s.assembled(), keys, args...)
 }
 
-// enqueueScript records requests with one script, or, after an error, none of them.
-func (l *Ledger) enqueueScript(ctx context.Context, some []*wanted, entry string) error {
+// enqueueScript records requests with one script, or, after an error, none of them. adopting is the
+// session of a worker that adopts them, or "".
+func (l *Ledger) enqueueScript(ctx context.Context, some []*wanted, entry string, adopting locks.SessionID) error {
 	if len(some) == 0 {
 		return nil
 	}
 	kinds := make(map[kind]int)
-	args := make([]any, 2, 2+10+5*len(some))
+	args := make([]any, 2, 2+10+5*len(some)+2)
 	keys, parents := slices.Clip(l.keys), false
 	for _, w := range some {
 		k := w.kind
@@ -230,13 +232,17 @@ func (l *Ledger) enqueueScript(ctx context.Context, some []*wanted, entry string
 		keys = append(keys, l.prefix+"acts")
 	}
 	for _, w := range some {
-		when := ""
+		when := w.giving
 		if w.at > 0 || w.in > 0 {
 			when = strconv.FormatInt(w.at, 10) + " " + strconv.FormatInt(w.in, 10)
 		}
 		args = append(args, kinds[w.kind], string(w.run), when, w.args, w.items)
 	}
+	args = append(args, string(adopting), GeneratedFor.Milliseconds())
 	reply, err := l.runLists(ctx, "enqueueall", keys, args)
+	if err == nil && adopting != "" && len(reply) > 0 && reply[0] == "dead" {
+		return ErrSession
+	}
 	if err == nil && len(reply) != len(some) {
 		err = fmt.Errorf("%w: %d replies to %d requests", space.ErrReply, len(reply), len(some))
 	}

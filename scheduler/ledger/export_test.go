@@ -23,10 +23,11 @@ func FastPaths() []FastPath {
 	return all
 }
 
-// ListScripts returns the script for several requests, and that for one request without its fast
-// path.
-func ListScripts() (several, one, hash string) {
-	return link("", script("enqueueall").read()), link("", script("enqueue").read()), script("enqueueall").assembled().Hash()
+// ListScripts returns the script for several requests, and those for one: of a client, without its
+// fast path, and of a task.
+func ListScripts() (several, one, adopted, hash string) {
+	return link("", script("enqueueall").read()), link("", script("enqueue").read()), link("", script("adopt").read()),
+		script("enqueueall").assembled().Hash()
 }
 
 func link(fast, source string) string { return space.Link(library(), fast, source) }

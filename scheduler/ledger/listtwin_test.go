@@ -2,8 +2,10 @@ package ledger_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -17,14 +19,15 @@ import (
 	"lockstep/scheduler/ledger"
 )
 
-// TestAListDoesWhatItsRequestsWouldDoAlone plays random lists. The script for several requests runs
-// on a copy of all keys, and the script for one request, for each of them, on the keys themselves,
-// at the same time. The replies and all keys must be the same.
+// TestAListDoesWhatItsRequestsWouldDoAlone plays random lists, and tasks that a worker adopts
+// together. The script for several requests runs on a copy of all keys, and the script for one
+// request, for each of them, on the keys themselves, at the same time. The replies and all keys
+// must be the same.
 func TestAListDoesWhatItsRequestsWouldDoAlone(t *testing.T) {
 	t.Parallel()
 	server := redistest.New(t, redistest.Options{})
 	taken := make(map[string]int)
-	for seed := range uint64(6) {
+	for seed := range uint64(20) {
 		twin := playLists(t, server, seed, "", "")
 		if twin.differs != "" {
 			t.Errorf("seed %d: %s", seed, twin.differs)
@@ -33,7 +36,7 @@ func TestAListDoesWhatItsRequestsWouldDoAlone(t *testing.T) {
 			taken[what] += n
 		}
 	}
-	for _, what := range []string{"created", "scheduled", "exists", "remembered"} {
+	for _, what := range []string{"created", "scheduled", "exists", "remembered", "adopted", "left to adopt"} {
 		if taken[what] < 5 {
 			t.Errorf("only %d requests were %s: %v", taken[what], what, taken)
 		}
@@ -62,6 +65,9 @@ func TestFaultsOfListsAreFound(t *testing.T) {
 		"a run is in no index":                       {"call('ZADD', OPEN, unpack(open))", ""},
 		"a list forgets nothing":                     {"forget(100)", ""},
 		"a definition is kept for another job":       {"ofJob(k)\n      keepMade", "ofJob(1)\n      keepMade"},
+		"a delivery that comes again is a new one":   {"if session ~= '' then keep", "if false then keep"},
+		"a task with an id of the past is new":       {"(session ~= '' or tonumber(remembered[i]) > now)", "tonumber(remembered[i]) > now"},
+		"a session adopts after its end":             {"not ends(session)", "false"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
@@ -79,7 +85,7 @@ func TestFaultsOfListsAreFound(t *testing.T) {
 // listTwins runs each script for several requests on a copy, and that for one request instead.
 type listTwins struct {
 	twins
-	several, one, hash string
+	several, one, adopted, hash string
 }
 
 func (w *listTwins) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
@@ -118,10 +124,26 @@ func (w *listTwins) run(ctx context.Context, cmd *redis.Cmd) {
 		cmd.SetErr(err)
 		return
 	}
-	kinds := args[1].(int)
+	kinds, session := args[1].(int), args[len(args)-2].(string)
 	want := make([]any, 0, len(got))
-	for at := 2 + 10*kinds; at < len(args); at += 5 {
+	for at := 2 + 10*kinds; at < len(args)-2; at += 5 {
 		kind, request := args[2+10*(args[at].(int)-1):], args[at:]
+		own := keys[:indexOf(keys, ":hist:")]
+		for _, name := range []string{"hist:", "done:", "output:", "made:"} {
+			own = append(own[:len(own):len(own)], "{"+w.namespace+"}:"+name+fmt.Sprint(kind[0]))
+		}
+		if session != "" {
+			one, err := w.adopt(ctx, frozen(w.adopted), own, session, kind, request, got, len(want))
+			if err != nil {
+				w.differs = "the script for one task: " + err.Error()
+				cmd.SetErr(err)
+				return
+			}
+			if want = append(want, one); one == "dead" {
+				break
+			}
+			continue
+		}
 		start, pause, _ := strings.Cut(request[2].(string)+" 0 0", " ")
 		if request[2] == "" {
 			start, pause = "0", "0"
@@ -131,10 +153,6 @@ func (w *listTwins) run(ctx context.Context, cmd *redis.Cmd) {
 		single := []any{kind[0], request[1], kind[1], kind[2], start, pause, kind[3], request[3], fmt.Sprint(kind[5], us, kind[6]), kind[7], kind[8], kind[9], "", parent, kind[4].(string)[len(parent):]}
 		for _, item := range strings.Split(request[4].(string), us) {
 			single = append(single, item)
-		}
-		own := keys[:indexOf(keys, ":hist:")]
-		for _, name := range []string{"hist:", "done:", "output:", "made:"} {
-			own = append(own[:len(own):len(own)], "{"+w.namespace+"}:"+name+fmt.Sprint(kind[0]))
 		}
 		if parent != "" {
 			own = append(own, "{"+w.namespace+"}:children")
@@ -168,6 +186,38 @@ func (w *listTwins) run(ctx context.Context, cmd *redis.Cmd) {
 	w.compare(ctx, fmt.Sprintf("%q", args))
 }
 
+// adopt adopts one request of several, unless the script for several has left it to that: then it
+// must not be new.
+func (w *listTwins) adopt(ctx context.Context, script *redis.Script, keys []string, session string, kind, request, got []any, i int) (any, error) {
+	id := request[1].(string)
+	known := w.plain.ZScore(ctx, "{"+w.namespace+"}:ids", id).Err() == nil ||
+		w.plain.HExists(ctx, "{"+w.namespace+"}:run", id).Val() || w.plain.HExists(ctx, fmt.Sprint("{", w.namespace, "}:hist:", kind[0]), id).Val()
+	if known {
+		w.taken["left to adopt"]++
+		if i < len(got) && got[i] != int64(1) {
+			return got[i], nil
+		}
+		return "an id that is not new", nil
+	}
+	args := []any{kind[0], id, session, request[2], "0", kind[1], kind[3], "", request[3], fmt.Sprint(kind[5], us, kind[6]), kind[7], kind[8], kind[9], "100", "1000", ledger.GeneratedFor.Milliseconds(), kind[4]}
+	for _, item := range strings.Split(request[4].(string), us) {
+		if item != "xrun:"+id {
+			args = append(args, item)
+		}
+	}
+	reply, err := script.Run(ctx, w.plain, keys, args...).Slice()
+	switch {
+	case err != nil:
+		return nil, err
+	case reply[0] == "dead":
+		return "dead", nil
+	case reply[0] != "created" || reply[2] != "1":
+		return fmt.Sprintf("%q", reply), nil
+	}
+	w.taken["adopted"]++
+	return int64(1), nil
+}
+
 // indexOf returns the index of the first key with a part.
 func indexOf(keys []string, part string) int {
 	for i, key := range keys {
@@ -183,7 +233,7 @@ func playLists(t *testing.T, server *redistest.Server, seed uint64, old, fault s
 	t.Helper()
 	namespace := redistest.Namespace(t)
 	twin := &listTwins{twins: twins{plain: server.Client(t), namespace: namespace, copy: redistest.Namespace(t), taken: make(map[string]int)}}
-	twin.several, twin.one, twin.hash = ledger.ListScripts()
+	twin.several, twin.one, twin.adopted, twin.hash = ledger.ListScripts()
 	if old != "" {
 		faulty := strings.Replace(twin.several, old, fault, 1)
 		if faulty == twin.several {
@@ -203,18 +253,33 @@ func playLists(t *testing.T, server *redistest.Server, seed uint64, old, fault s
 	}
 	client := f.session("w")
 	rdb.AddHook(twin)
-	r := rand.New(rand.NewPCG(seed, 7))
+	r, tasks := rand.New(rand.NewPCG(seed, 7)), rand.New(rand.NewPCG(seed, 8))
 	var due []ledger.Due
 	var known []jobs.RunID
 	for range 15 {
+		if tasks.IntN(3) == 0 {
+			replies := f.AdoptAll(t.Context(), f.randomTasks(tasks, client))
+			if twin.differs != "" {
+				break
+			}
+			for _, reply := range replies {
+				if reply.Err != nil && !errors.Is(reply.Err, ledger.ErrSession) {
+					t.Fatal(reply.Err)
+				}
+				if reply.Enqueued != nil {
+					due, known = append(due, reply.Due...), append(known, reply.Run)
+				}
+			}
+		}
 		list := ledger.List{Atomic: r.IntN(2) == 0}
 		var parents []jobs.RunID
 		if len(known) > 0 {
-			parents = []jobs.RunID{known[r.IntN(len(known))], known[r.IntN(len(known))]}
+			parents = []jobs.RunID{known[r.IntN(len(known))]}
 		}
 		for range 1 + r.IntN(8) {
 			list.Items = append(list.Items, f.randomRequest(r, parents))
 		}
+		oneKind(list.Items)
 		for i := range list.Items { // alone, the parent would come first
 			for _, other := range list.Items {
 				if list.Items[i].Parent == jobs.RequestRunID(other.Job.Name, other.ID) {
@@ -251,6 +316,49 @@ func playLists(t *testing.T, server *redistest.Server, seed uint64, old, fault s
 		}
 	}
 	return twin
+}
+
+// oneKind makes the requests with a parent alike: only runs of one kind are its children in the
+// order of their requests.
+func oneKind(items []ledger.Request) {
+	var first *ledger.Request
+	for i := range items {
+		switch item := &items[i]; {
+		case item.Parent == "":
+		case first == nil:
+			first = item
+		default:
+			item.Job, item.Trigger, item.Named = first.Job, first.Trigger, first.Named
+		}
+	}
+}
+
+// randomTasks returns tasks that a worker adopts together. Some ids repeat, and few workers are
+// dead.
+func (f *fixture) randomTasks(r *rand.Rand, client *locks.Client) []ledger.Adoption {
+	all := make([]ledger.Adoption, 2+r.IntN(8))
+	for i := range all {
+		request := f.randomRequest(r, nil)
+		id := fmt.Sprint(r.IntN(6))
+		if r.IntN(3) == 0 || slices.ContainsFunc(all[:i], func(other ledger.Adoption) bool { return other.ID == id }) {
+			id = generatedID()
+		}
+		all[i] = f.given(client, id)
+		all[i].Job, all[i].Queue = request.Job, request.Job.Queue
+		if r.IntN(3) == 0 {
+			all[i].Trace = requester
+		}
+	}
+	if r.IntN(3) == 0 { // its time is over
+		run := jobs.RequestRunID(all[0].Job.Name, ledger.AdoptedName(all[0].Queue, all[0].ID))
+		f.rdb.ZAdd(f.Context(), f.key("ids"), redis.Z{Score: 1, Member: string(run)})
+	}
+	if r.IntN(6) == 0 {
+		for i := range all {
+			all[i].Session = "dead.1"
+		}
+	}
+	return all
 }
 
 // randomRequest returns a request for a run of one of two jobs. Some ids repeat.

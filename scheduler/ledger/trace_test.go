@@ -96,11 +96,8 @@ func TestAnAdoptedRunKeepsTheTraceContextOfItsTask(t *testing.T) {
 			if broken {
 				a.Payload = []byte("no JSON")
 			}
-			adopted, err := f.Adopt(requester.In(f.Context()), a)
-			if err != nil {
-				f.Fatal(err)
-			}
-			f.wantTrace(id, f.find(adopted.Run).Trace, requester)
+			a.Trace = requester
+			f.wantTrace(id, f.find(f.adopt(a).Run).Trace, requester)
 		}
 		f.wantTrace("without one", f.find(f.adopt(f.given(w, "none")).Run).Trace, trace.Context{})
 	})

@@ -2,13 +2,29 @@ package queue
 
 import (
 	"context"
+	_ "embed"
 	"errors"
-	"strings"
+	"strconv"
+	"sync"
+	"time"
 
-	"github.com/hibiken/asynq"
-
+	"lockstep/locks/space"
+	"lockstep/scheduler/ledger"
 	"lockstep/scheduler/trace"
 )
+
+const (
+	// foreignDelay is the time after which a foreign task is tried again.
+	foreignDelay = 10 * time.Second
+
+	// leaseTime is for how long asynq leaves a task to the worker that has fetched it.
+	leaseTime = 30 * time.Second
+)
+
+//go:embed scripts/settle.lua
+var settleSource string
+
+var settleScript = script(settleSource)
 
 var (
 	// ErrForeign says that this worker does not know what a request asks for.
@@ -16,9 +32,6 @@ var (
 
 	// ErrLater says that a request was certainly not adopted, and can be retried.
 	ErrLater = errors.New("not now")
-
-	// errDoubt makes a request count as tried, because it may have been adopted.
-	errDoubt = errors.New("the request may or may not have been adopted")
 )
 
 // Request is a task from a plain asynq client. Its type may be the name of a job.
@@ -37,43 +50,113 @@ type Request struct {
 	// it. Otherwise the task is new, even if it has the ID of an earlier task that asynq has
 	// forgotten.
 	Again bool
+
+	// Late says that the deadline of the task has passed.
+	Late bool
 }
 
-// The headers of a task are those of HTTP; carriers may write them as HTTP does: Traceparent.
-func traceOf(task *asynq.Task) trace.Context {
-	var parent, state string
-	for name, value := range task.Headers() {
-		switch strings.ToLower(name) {
-		case "traceparent":
-			parent = value
-		case "tracestate":
-			state = value
+// adopt offers the foreign tasks of a fetch to [Options].Adopt, and settles them in asynq.
+func (r *reception) adopt(queue string, some []task) {
+	errs := make([]error, len(some))
+	var requests []Request
+	var offered []int // their indices
+	for i, t := range some {
+		switch {
+		case t.Type == TaskType:
+			errs[i] = r.resend(t)
+		case r.ctx.Err() != nil, r.o.Adopt == nil, t.Type == "":
+			errs[i] = ErrForeign
+		default:
+			requests, offered = append(requests, t.Request), append(offered, i)
 		}
 	}
-	return trace.Parse(parent, state)
+	if len(requests) > 0 {
+		for k, err := range r.o.Adopt(r.ctx, requests) {
+			errs[offered[k]] = err
+		}
+	}
+	// The next fetch need not wait for the reply.
+	r.handlers.Go(func() { r.settle(queue, some, errs) })
 }
 
-// adopt offers a foreign task to [Options].Adopt. A nil error ends the task, and any other error
-// sends it back.
-func (r *reception) adopt(asynqCtx context.Context, task *asynq.Task) error {
-	queue, _ := asynq.GetQueueName(asynqCtx)
-	id, _ := asynq.GetTaskID(asynqCtx)
-	retried, _ := asynq.GetRetryCount(asynqCtx)
-	limit, _ := asynq.GetMaxRetry(asynqCtx)
-	err := ErrForeign
-	if r.o.Adopt != nil && r.ctx.Err() == nil {
-		err = r.o.Adopt(r.ctx, Request{Queue: queue, ID: id, Type: task.Type(), Payload: task.Payload(), Trace: traceOf(task), Again: retried > 0})
-	}
+// resend pushes the delivery in a task of our type that does not have the ID of one. There is none
+// unless a tool of asynq has copied it.
+func (r *reception) resend(t task) error {
+	p, err := decode(t.Payload)
 	switch {
-	case err == nil:
+	case err != nil:
+		r.log.Warn("unreadable delivery ended", "queue", t.Queue, "task", t.ID, "error", err)
 		return nil
-	case errors.Is(err, ErrForeign), errors.Is(err, ErrLater):
-		if r.foreign.add(taskKey(queue, id), queue, task.Type(), retried >= limit) && errors.Is(err, ErrForeign) && r.ctx.Err() == nil {
-			r.log.Warn("task of an unknown type goes back to its queue", "queue", queue, "type", task.Type(), "task", id)
-		}
-		return ErrForeign // in both cases, the attempt is not counted
-	default:
-		r.often.Warn("task goes back to its queue, counted as tried", "queue", queue, "type", task.Type(), "task", id, "error", err)
-		return errDoubt
+	case p.Namespace != r.client.namespace:
+		r.log.Warn("delivery of another namespace ended", "queue", t.Queue, "run", p.Run, "namespace", p.Namespace)
+		return nil
 	}
+	r.putBack(ledger.Due{Run: p.Run, N: p.N, Queue: t.Queue})
+	return nil
+}
+
+// settle ends the tasks that were adopted, and puts back those that certainly were not. It leaves
+// the others to asynq's recovery.
+func (r *reception) settle(queue string, some []task, errs []error) {
+	now := time.Now().UTC()
+	back := now
+	if r.ctx.Err() == nil { // else another worker can take them at once
+		back = now.Add(foreignDelay)
+	}
+	args := []any{taskKey(queue, ""), now.Add(statsKept).Unix(), back.Unix()}
+	for i, t := range some {
+		what, message := "done", ""
+		switch err := errs[i]; {
+		case err == nil && t.retention > 0:
+			what, message = strconv.FormatInt(now.Add(t.retention).Unix(), 10), t.completed(now)
+		case err == nil:
+		case errors.Is(err, ErrForeign), errors.Is(err, ErrLater):
+			what = "back"
+			if errors.Is(err, ErrForeign) && r.ctx.Err() == nil && r.foreign.news(queue, t.Type) {
+				r.log.Warn("task of an unknown type goes back to its queue", "queue", queue, "type", t.Type, "task", t.ID)
+			}
+		default:
+			r.often.Warn("task stays active until asynq recovers it, counted as tried", "queue", queue, "type", t.Type, "task", t.ID, "error", err)
+			continue
+		}
+		args = append(args, t.ID, what, message, t.unique)
+	}
+	keys := []string{
+		queueKey(queue, "active"), queueKey(queue, "lease"), queueKey(queue, "retry"), queueKey(queue, "completed"),
+		processedKey(queue, now), queueKey(queue, "processed"),
+	}
+	lease, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), leaseTime)
+	defer cancel()
+	err := ledger.Insist(func() (done bool, err error) {
+		call, cancel := context.WithTimeout(lease, putBackLimit)
+		defer cancel()
+		err = settleScript().Run(call, r.client.rdb, keys, args...).Err()
+		return space.Over(err), err
+	}, r.ctx.Done(), lease.Done())
+	if err != nil {
+		r.often.Warn("settling tasks failed, they stay active until asynq recovers them", "queue", queue, "tasks", len(some), "error", err)
+	}
+}
+
+// foreign tracks the types of foreign tasks that a log line has reported.
+type foreign struct {
+	mu   sync.Mutex
+	told map[[2]string]bool // queue and type; guarded by mu
+}
+
+// news reports whether a type is new. Other programs choose the types, so their number is
+// unlimited, and the later ones are no news.
+func (f *foreign) news(queue, taskType string) bool {
+	const enough = 1000
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	name := [2]string{queue, taskType}
+	if f.told[name] || len(f.told) >= enough {
+		return false
+	}
+	if f.told == nil {
+		f.told = make(map[[2]string]bool)
+	}
+	f.told[name] = true
+	return true
 }

@@ -3,6 +3,9 @@ package queue_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -13,6 +16,7 @@ import (
 	"lockstep/locks/redistest"
 	"lockstep/scheduler/ledger"
 	"lockstep/scheduler/queue"
+	"lockstep/scheduler/trace"
 )
 
 // adopter answers requests and records them.
@@ -23,14 +27,17 @@ type adopter struct {
 	answer func(queue.Request) error
 }
 
-func (a *adopter) adopt(_ context.Context, r queue.Request) error {
+func (a *adopter) adopt(_ context.Context, some []queue.Request) []error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.got = append(a.got, r)
-	if a.answer == nil {
-		return nil
+	errs := make([]error, len(some))
+	for i, r := range some {
+		a.got = append(a.got, r)
+		if a.answer != nil {
+			errs[i] = a.answer(r)
+		}
 	}
-	return a.answer(r)
+	return errs
 }
 
 func (a *adopter) all() []queue.Request {
@@ -95,23 +102,13 @@ func TestAdoptedTaskIsEnded(t *testing.T) {
 
 func TestTaskThatIsNotAdoptedComesAgain(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct {
-		err     error
-		counted bool
-	}{
-		"foreign":  {queue.ErrForeign, false},
-		"later":    {errors.Join(queue.ErrLater, errors.New("why")), false},
-		"in doubt": {errors.New("no answer"), true},
-	} {
+	for name, refusal := range map[string]error{"foreign": queue.ErrForeign, "later": errors.Join(queue.ErrLater, errors.New("why"))} {
 		for _, retries := range []int{0, 25} {
-			if retries == 0 && c.counted {
-				continue // asynq archives it
-			}
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
 				rdb := redistest.Client(t)
 				client, q := newClient(t, rdb)
-				a := &adopter{answer: func(queue.Request) error { return c.err }}
+				a := &adopter{answer: func(queue.Request) error { return refusal }}
 				serveAdopting(t, client, q, a)
 				sent := enqueueTask(t, rdb, asynq.NewTask("settle", nil), asynq.Queue(q), asynq.MaxRetry(retries))
 				inspector := asynq.NewInspectorFromRedisClient(rdb)
@@ -122,12 +119,8 @@ func TestTaskThatIsNotAdoptedComesAgain(t *testing.T) {
 						now, err = inspector.GetTaskInfo(q, sent.ID)
 						return err == nil && now.State == asynq.TaskStateRetry
 					})
-					want := 0
-					if c.counted {
-						want = round + 1
-					}
-					if in := time.Until(now.NextProcessAt); now.Retried != want || in > 10*time.Second {
-						t.Errorf("round %d: it is counted %d times and comes again in %v; want %d, 10s", round, now.Retried, in, want)
+					if in := time.Until(now.NextProcessAt); now.Retried != 0 || in > 10*time.Second {
+						t.Errorf("round %d: it is counted %d times and comes again in %v; want 0, 10s", round, now.Retried, in)
 					}
 					if err := inspector.RunTask(q, sent.ID); err != nil { // to skip the delay
 						t.Fatal(err)
@@ -135,8 +128,8 @@ func TestTaskThatIsNotAdoptedComesAgain(t *testing.T) {
 				}
 				eventually(t, "it comes for the third time", func() bool { return len(a.all()) == 3 })
 				for i, r := range a.all() {
-					if r.Again != (c.counted && i > 0) {
-						t.Errorf("time %d: again is %v", i+1, r.Again)
+					if r.Again {
+						t.Errorf("time %d: it counts as tried", i+1)
 					}
 				}
 			})
@@ -144,36 +137,144 @@ func TestTaskThatIsNotAdoptedComesAgain(t *testing.T) {
 	}
 }
 
-// TestTaskOfADeadWorkerCountsAsTried: asynq's recoverer puts a dead worker's tasks back and
-// counts the attempt.
-func TestTaskOfADeadWorkerCountsAsTried(t *testing.T) {
+// TestTaskThatWasPerhapsAdoptedCountsAsTried: asynq's recoverer puts back the tasks of a dead
+// worker, and those that a worker has left active, and counts the attempt.
+func TestTaskThatWasPerhapsAdoptedCountsAsTried(t *testing.T) {
+	t.Parallel()
+	for _, dead := range []bool{true, false} {
+		t.Run(fmt.Sprint("dead ", dead), func(t *testing.T) {
+			t.Parallel()
+			rdb := redistest.Client(t)
+			c, q := newClient(t, rdb)
+			began := time.Now()
+			sent := enqueueTask(t, rdb, asynq.NewTask("settle", nil), asynq.Queue(q))
+			inspector := asynq.NewInspectorFromRedisClient(rdb)
+			first := &adopter{answer: func(queue.Request) error { return errors.New("no answer") }}
+			offered, die := make(chan struct{}), make(chan struct{})
+			stop := serve(t, c, queue.Options{
+				Queues: map[string]int{q: 1}, Slots: newSlots(1), Handle: func(context.Context, []ledger.Due) {},
+				Adopt: func(ctx context.Context, some []queue.Request) []error {
+					close(offered)
+					if dead {
+						<-die
+					}
+					return first.adopt(ctx, some)
+				},
+			})
+			receive(t, offered)
+			now, err := inspector.GetTaskInfo(q, sent.ID)
+			if err != nil || now.State != asynq.TaskStateActive {
+				t.Fatalf("got %+v, %v; want it active", now, err)
+			}
+			lease := "asynq:{" + q + "}:lease"
+			if until := time.Unix(int64(rdb.ZScore(t.Context(), lease, sent.ID).Val()), 0); until.Before(began.Add(25*time.Second)) || until.After(time.Now().Add(31*time.Second)) {
+				t.Errorf("its lease ends at %v, want 30s from now", until)
+			}
+			if !dead {
+				if err := stop(); err != nil {
+					t.Error(err)
+				}
+			}
+			if err := rdb.ZAdd(t.Context(), lease, redis.Z{Score: float64(time.Now().Add(-time.Hour).Unix()), Member: sent.ID}).Err(); err != nil {
+				t.Fatal(err)
+			}
+			a := new(adopter)
+			serveAdopting(t, c, q, a) // it recovers tasks at the start and then once a minute
+			eventually(t, "it is recovered", func() bool {
+				now, err := inspector.GetTaskInfo(q, sent.ID)
+				return err == nil && now.State == asynq.TaskStateRetry
+			})
+			if dead {
+				close(die)
+				if err := stop(); err != nil {
+					t.Error(err)
+				}
+			}
+			if err := inspector.RunTask(q, sent.ID); err != nil { // to skip asynq's delay
+				t.Fatal(err)
+			}
+			eventually(t, "it comes again", func() bool { return len(a.all()) > 0 })
+			if got := a.all(); len(got) != 1 || !got[0].Again {
+				t.Errorf("got %+v, want it once, as one that has been tried", got)
+			}
+		})
+	}
+}
+
+// TestSettledTasksAreAsAsynqLeavesThem ends each kind of task with asynq's own server, and with
+// ours.
+func TestSettledTasksAreAsAsynqLeavesThem(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.New(t, redistest.Options{}).Client(t)
+	inspector := asynq.NewInspectorFromRedisClient(rdb)
+	for name, options := range map[string][]asynq.Option{
+		"plain":                      nil,
+		"with a unique lock":         {asynq.Unique(time.Hour)},
+		"kept":                       {asynq.Retention(time.Hour)},
+		"kept, with a unique lock":   {asynq.Retention(time.Hour), asynq.Unique(time.Hour)},
+		"with a deadline and a name": {asynq.Deadline(time.Now().Add(time.Hour)), asynq.TaskID("4711")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var results []string
+			for _, ours := range []bool{false, true} {
+				c, q := newClient(t, rdb)
+				sent := enqueueTask(t, rdb, asynq.NewTask("settle", []byte(`{"bill": 1}`)), append(options, asynq.Queue(q))...)
+				if ours {
+					serveAdopting(t, c, q, new(adopter))
+				} else {
+					server := asynq.NewServerFromRedisClient(rdb, asynq.Config{Concurrency: 1, Queues: map[string]int{q: 1}, LogLevel: asynq.FatalLevel})
+					if err := server.Start(asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return nil })); err != nil {
+						t.Fatal(err)
+					}
+					t.Cleanup(server.Shutdown)
+				}
+				eventually(t, "it has ended", func() bool {
+					now, err := inspector.GetQueueInfo(q)
+					return err == nil && now.ProcessedTotal == 1
+				})
+				var left []string
+				for _, key := range rdb.Keys(t.Context(), "asynq:{"+q+"}:*").Val() {
+					if !strings.Contains(key, ":lockstep:") {
+						left = append(left, strings.NewReplacer(q, "Q", sent.ID, "ID").Replace(key))
+					}
+				}
+				slices.Sort(left)
+				text := fmt.Sprint(left)
+				if now, err := inspector.GetTaskInfo(q, sent.ID); err == nil {
+					text += fmt.Sprint(now.State, now.Type, string(now.Payload), now.Retention, now.Retried, now.MaxRetry, time.Since(now.CompletedAt) < time.Minute)
+					until := rdb.ZScore(t.Context(), "asynq:{"+q+"}:completed", sent.ID).Val()
+					text += fmt.Sprint(time.Until(time.Unix(int64(until), 0)).Round(10 * time.Minute))
+				}
+				day := "asynq:{" + q + "}:processed:" + time.Now().UTC().Format(time.DateOnly)
+				text += fmt.Sprint(rdb.TTL(t.Context(), day).Val().Round(24 * time.Hour))
+				results = append(results, text)
+			}
+			if results[0] != results[1] {
+				t.Errorf("asynq leaves %s, we leave %s", results[0], results[1])
+			}
+		})
+	}
+}
+
+// TestRequestIsWhatItsSenderGave sends a task with everything that a request can have.
+func TestRequestIsWhatItsSenderGave(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Client(t)
 	c, q := newClient(t, rdb)
-	sent := enqueueTask(t, rdb, asynq.NewTask("settle", nil), asynq.Queue(q))
-	// The state that a fetch leaves when its server dies: the task is active, and its lease
-	// expires.
-	key := "asynq:{" + q + "}:"
-	err := errors.Join(
-		rdb.LMove(t.Context(), key+"pending", key+"active", "RIGHT", "LEFT").Err(),
-		rdb.HSet(t.Context(), key+"t:"+sent.ID, "state", "active").Err(),
-		rdb.ZAdd(t.Context(), key+"lease", redis.Z{Score: float64(time.Now().Add(-time.Hour).Unix()), Member: sent.ID}).Err(),
-	)
-	if err != nil {
-		t.Fatal(err)
-	}
 	a := new(adopter)
-	serveAdopting(t, c, q, a) // it recovers tasks at the start and then once a minute
-	inspector := asynq.NewInspectorFromRedisClient(rdb)
-	eventually(t, "it is recovered", func() bool {
-		now, err := inspector.GetTaskInfo(q, sent.ID)
-		return err == nil && now.State == asynq.TaskStateRetry
-	})
-	if err := inspector.RunTask(q, sent.ID); err != nil { // to skip asynq's delay
-		t.Fatal(err)
-	}
-	eventually(t, "it comes again", func() bool { return len(a.all()) > 0 })
-	if got := a.all(); len(got) != 1 || !got[0].Again {
-		t.Errorf("got %+v, want it once, as one that has been tried", got)
+	const parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+	headers := map[string]string{"Traceparent": parent, "tracestate": "a=b", "other": "x"}
+	payload := strings.Repeat("\x00\xff\n{}", 50_000)
+	enqueueTask(t, rdb, asynq.NewTaskWithHeaders("late: ä", []byte(payload), headers), asynq.Queue(q), asynq.TaskID("a b"), asynq.Deadline(time.Now().Add(-time.Second)))
+	enqueueTask(t, rdb, asynq.NewTask("empty", nil), asynq.Queue(q), asynq.Deadline(time.Now().Add(time.Hour)), asynq.Timeout(time.Hour))
+	serveAdopting(t, c, q, a)
+	eventually(t, "both came", func() bool { return len(a.all()) == 2 })
+	for i, want := range []queue.Request{
+		{Queue: q, ID: "a b", Type: "late: ä", Payload: []byte(payload), Trace: trace.Parse(parent, "a=b"), Late: true},
+		{Queue: q, ID: a.all()[1].ID, Type: "empty"},
+	} {
+		if got := a.all()[i]; fmt.Sprintf("%+v", got) != fmt.Sprintf("%+v", want) {
+			t.Errorf("task %d: got %.200v, want %.200v", i, got, want)
+		}
 	}
 }

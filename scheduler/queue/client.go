@@ -325,6 +325,6 @@ func (c *Client) pipeline(ctx context.Context, fill func(redis.Pipeliner)) error
 func ScriptNames() map[string]string {
 	return map[string]string{
 		ownScript().Hash(): "own", pushScript().Hash(): "push", wakeScript().Hash(): "wake", takeScript().Hash(): "take",
-		putBackScript().Hash(): "putback",
+		settleScript().Hash(): "settle",
 	}
 }

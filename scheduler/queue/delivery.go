@@ -59,8 +59,8 @@ func newTask(d ledger.Due, namespace string) (*asynq.Task, error) {
 }
 
 // messagePrefix is the beginning of our deliveries in asynq's encoding: field 1 of the protobuf
-// message, the type, with its length. If a future encoding began differently, asynq's own script
-// would fetch our deliveries, one by one.
+// message, the type, with its length. If a future encoding began differently, our deliveries would
+// be fetched like foreign tasks, and still be handled.
 var messagePrefix = "\x0a" + string(rune(len(TaskType))) + TaskType
 
 // deliveryOf parses a delivery's ID in asynq, without the namespace.
@@ -106,3 +106,8 @@ const (
 func queueKey(queue, part string) string { return "asynq:{" + queue + "}:" + part }
 
 func taskKey(queue, id string) string { return queueKey(queue, "t:"+id) }
+
+// processedKey counts the tasks of a queue that ended on a day.
+func processedKey(queue string, now time.Time) string {
+	return queueKey(queue, "processed:"+now.Format(time.DateOnly))
+}

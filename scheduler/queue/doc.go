@@ -45,9 +45,15 @@
 // it, Adopt records it elsewhere and the task ends. The options that its sender gave to asynq
 // (timeout, retries, retention) then have no effect. asynq's count of its tries is the only
 // evidence that the task was here before, because an ID alone can be reused as soon as asynq has
-// forgotten it. So a task that was perhaps adopted goes back counted. So does a task that asynq
-// recovers from a dead worker, because our servers treat an expired lease as a failure. The trace
-// context in the headers of the task comes along ([Request].Trace).
+// forgotten it. So asynq recovers a task that was perhaps adopted, as it does for a dead worker:
+// within two minutes, counted, because our servers treat an expired lease as a failure. The trace
+// context in the headers of the task comes along ([Request].Trace). A task whose deadline has
+// passed comes as [Request].Late.
+//
+// Tasks come in batches too: one script fetches up to [fetchMost], while a slot is free, and makes
+// them active with a lease, as asynq's own script does for one task. Adopt takes all of them.
+// Another script ends them as asynq does: with retention they are kept as completed, and unique
+// locks are released. If the worker dies in between, the tasks are active, and asynq recovers them.
 //
 // A task that this worker does not know goes back after [foreignDelay]. It is not counted, archived
 // or ended, whatever its own limits say, because it may belong to another program that serves this
@@ -64,10 +70,9 @@
 // tasks for which no slot is free, and retry an unreachable Redis without a pause. It therefore
 // gets a Redis client that intercepts its commands. When asynq is about to fetch from a queue that
 // it has chosen by weight, our script takes deliveries from the head of that queue: as many as
-// slots are free, up to [fetchMost]. asynq's own script follows only if a foreign task is at the
-// head. A [Server] runs several asynq servers, so that one fetch does not wait for the reply to
-// another. Of these, only one runs while the queues are empty. Their client lets a fetch pass only
-// when
+// slots are free, up to [fetchMost]; or foreign tasks. asynq itself finds nothing. A [Server] runs
+// several asynq servers, so that one fetch does not wait for the reply to another. Of these, only
+// one runs while the queues are empty. Their client lets a fetch pass only when
 //
 //   - the queues are known to belong to this namespace;
 //   - it is time: all fetchers together poll an idle queue once per [Options].PollInterval, and
@@ -98,9 +103,10 @@
 //   - A reply is lost. Our Redis clients send every command once (MaxRetries -1), and asynq does
 //     not resend commands either. If the reply to a fetch is lost, so are its deliveries: Alive
 //     reports that after [inHandMost]. If the reply to a push is lost, the delivery exists: the
-//     next push of that n finds it, or the next n makes it obsolete. A task that asynq's own script
-//     has fetched then stays "active". Alive reports it as lost after [nobodyAfter], asynq delivers
-//     it again after one or two minutes, and the ledger drops it.
+//     next push of that n finds it, or the next n makes it obsolete. Foreign tasks stay active,
+//     and asynq recovers them. A delivery is active only if a server of another program has fetched
+//     it: Alive reports it as lost after [nobodyAfter], and the ledger drops it when it comes
+//     again.
 //   - A worker dies with a fetched delivery: the record of its fetch survives. The sweep reads the
 //     records of all sessions twice a second and when it is woken, pushes the deliveries of an
 //     ended session again, and removes the records. Workers of earlier builds keep no such record;

@@ -345,7 +345,7 @@ func TestDeliveryEndsWithItsFetch(t *testing.T) {
 	})
 }
 
-// One fetch takes deliveries up to the first foreign task, which it leaves to asynq.
+// One fetch takes deliveries up to the first foreign task.
 func TestDeliveriesBehindAForeignTaskAreFetched(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Client(t)

@@ -3,8 +3,9 @@ package queue
 import (
 	"context"
 	_ "embed"
+	"fmt"
+	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -12,32 +13,26 @@ import (
 	"lockstep/scheduler/ledger"
 )
 
-var (
-	//go:embed scripts/putback.lua
-	putBackSource string
-	putBackScript = script(putBackSource)
-	//go:embed scripts/take.lua
-	takeSource string
-	takeScript = script(takeSource)
-)
+//go:embed scripts/take.lua
+var takeSource string
 
-// fetchSlack is how long a fetched task may take from Redis' reply to asynq's call of BaseContext,
-// which normally takes microseconds. After that, asynq could not decode the task.
-const fetchSlack = time.Second
+var takeScript = script(takeSource)
 
-// fetcher is the Redis client of one asynq server. It passes on every command except two scripts: a
-// fetch waits for the gate and takes many of our deliveries at a time, and a foreign task that
-// asynq would archive is put back. fetcher recognizes the scripts by their keys. A test fails if a
-// new release of asynq uses other keys.
+// statsKept is for how long asynq keeps the counts of a day.
+const statsKept = 90 * 24 * time.Hour
+
+// fetcher is the Redis client of one asynq server. It passes on every command except the script
+// that fetches a task: this waits for the gate, and takes many tasks at a time. fetcher recognizes
+// the script by its keys. A test fails if a new release of asynq uses other keys.
 //
 // asynq fetches in passes: one script for each queue, in random order, until one has a task. All
-// passes of a server come from one goroutine, one after another. In a pass that took deliveries,
-// asynq itself finds nothing.
+// passes of a server come from one goroutine, one after another. asynq itself finds nothing in any
+// of them.
 type fetcher struct {
 	redis.UniversalClient
 	reception *reception
 	ctx       context.Context // ends when this server stops; asynq passes none on
-	queues    int             // number of scripts in a pass that finds nothing
+	queues    int             // number of scripts in a pass
 
 	// Used only by the fetching goroutine.
 	left  int   // scripts left in this pass; 0 between passes
@@ -45,75 +40,27 @@ type fetcher struct {
 	at    int64 // of this pass, see gate
 	// This pass has found something, or must find nothing.
 	over bool
-
-	// The ticket of the last pass, until asynq calls receive or settle writes it off.
-	pending atomic.Pointer[ticket]
-	// Signals that pending was taken. Buffer of one.
-	arrived chan struct{}
-}
-
-// receive makes the context of a fetched task. asynq calls it once for each task, in the task's
-// goroutine.
-func (f *fetcher) receive() context.Context {
-	t := f.pending.Swap(nil)
-	if t == nil {
-		// It was written off: the task continued after a second without processor time.
-		t = &ticket{}
-	}
-	select {
-	case f.arrived <- struct{}{}:
-	default: // one signal is enough
-	}
-	// asynq would treat the end of this context as a failure of the task.
-	return context.WithValue(context.WithoutCancel(f.reception.ctx), ticketKey{}, t)
-}
-
-// settle waits until the task of the last pass has arrived. If it never does, there was no task,
-// and its slot is free again.
-func (f *fetcher) settle() {
-	if f.pending.Load() == nil {
-		return
-	}
-	timer := time.NewTimer(fetchSlack)
-	defer timer.Stop()
-	for f.pending.Load() != nil {
-		select {
-		case <-f.arrived:
-		case <-timer.C:
-			if f.pending.Swap(nil) != nil {
-				f.reception.o.Slots.Release(1)
-			}
-			return
-		}
-	}
 }
 
 // EvalSha runs a script that Redis should know.
 func (f *fetcher) EvalSha(ctx context.Context, sha string, keys []string, args ...any) *redis.Cmd {
-	return f.script(ctx, keys, args, func() *redis.Cmd { return f.UniversalClient.EvalSha(ctx, sha, keys, args...) })
-}
-
-// Eval runs a script that Redis did not know.
-func (f *fetcher) Eval(ctx context.Context, source string, keys []string, args ...any) *redis.Cmd {
-	return f.script(ctx, keys, args, func() *redis.Cmd { return f.UniversalClient.Eval(ctx, source, keys, args...) })
-}
-
-func (f *fetcher) script(ctx context.Context, keys []string, args []any, call func() *redis.Cmd) *redis.Cmd {
-	switch {
-	case len(keys) == 4 && strings.HasSuffix(keys[0], "}:pending") && strings.HasSuffix(keys[1], "}:paused"):
-		return f.fetch(ctx, keys[0], call)
-	case len(keys) > 4 && len(args) > 0 && strings.HasSuffix(keys[3], "}:archived") && f.reception.foreign.take(keys[0]):
-		retry := strings.TrimSuffix(keys[3], "archived") + "retry"
-		due := time.Now().Add(foreignDelay).Unix()
-		return putBackScript().Run(ctx, f.UniversalClient, []string{keys[0], keys[1], keys[2], retry}, args[0], due)
+	if queue, ok := fetches(keys); ok {
+		return f.fetch(ctx, queue)
 	}
-	return call()
+	return f.UniversalClient.EvalSha(ctx, sha, keys, args...)
 }
 
-// fetch intercepts one script of a pass, with which asynq fetches one task from a queue.
-func (f *fetcher) fetch(ctx context.Context, pending string, call func() *redis.Cmd) *redis.Cmd {
+// fetches returns the queue from which a script of asynq with these keys fetches a task.
+func fetches(keys []string) (queue string, ok bool) {
+	if len(keys) != 4 || !strings.HasSuffix(keys[0], "}:pending") || !strings.HasSuffix(keys[1], "}:paused") {
+		return "", false
+	}
+	return strings.TrimSuffix(strings.TrimPrefix(keys[0], "asynq:{"), "}:pending"), true
+}
+
+// fetch replaces one script of a pass, with which asynq fetches one task from a queue.
+func (f *fetcher) fetch(ctx context.Context, queue string) *redis.Cmd {
 	if f.left == 0 {
-		f.settle()
 		n, at, err := f.reception.gate.pass(f.ctx)
 		// When the server stops, asynq notices it after finding nothing.
 		f.left, f.slots, f.at, f.over = f.queues, n, at, err != nil
@@ -122,50 +69,40 @@ func (f *fetcher) fetch(ctx context.Context, pending string, call func() *redis.
 	if f.over {
 		return nothing()
 	}
-	queue := strings.TrimSuffix(strings.TrimPrefix(pending, "asynq:{"), "}:pending")
-	some, field, foreign, err := f.take(ctx, queue)
-	switch {
-	case err != nil:
-		return f.failed(err)
-	case len(some) > 0:
-		f.release(f.slots - len(some))
-		f.slots, f.over = 0, true
-		f.reception.gate.found()
-		f.reception.hand(queue, field, some)
-		return nothing()
-	case !foreign:
-		return f.empty()
-	}
-	cmd := call()
-	switch err := cmd.Err(); {
-	case err == nil:
-		f.release(f.slots - 1)
-		f.left, f.slots = 0, 0
-		f.pending.Store(&ticket{slot: true})
-		f.reception.gate.found()
-		return cmd
-	case err == redis.Nil: //nolint:errorlint // asynq compares this way
-		return f.empty()
-	case redis.HasErrorPrefix(err, "NOSCRIPT"): // Eval follows, with the same keys
-		f.left++
-		return cmd
-	default:
+	taken, err := f.take(ctx, queue)
+	if err != nil {
 		return f.failed(err)
 	}
+	if len(taken.deliveries)+len(taken.tasks) == 0 {
+		return f.empty()
+	}
+	f.release(f.slots - len(taken.deliveries))
+	f.slots, f.over = 0, true
+	f.reception.gate.found()
+	if len(taken.tasks) > 0 {
+		f.reception.adopt(queue, taken.tasks)
+	} else {
+		f.reception.hand(queue, taken.field, taken.deliveries)
+	}
+	return nothing()
 }
 
-// take takes as many deliveries of a queue as this pass has slots for, and records them under a
-// field, or without a record if field is "". foreign reports that the next task is foreign.
-func (f *fetcher) take(ctx context.Context, queue string) (some []ledger.Due, field string, foreign bool, err error) {
-	const (
-		day       = 24 * time.Hour
-		statsKept = 90 * day // as in asynq
-	)
+// taken is what a fetch has taken: deliveries, or foreign tasks.
+type taken struct {
+	deliveries []ledger.Due
+	field      string // of their record, or "": there is none
+	tasks      []task
+}
+
+// take takes from a queue as many deliveries as this pass has slots for, or foreign tasks, which
+// need none.
+func (f *fetcher) take(ctx context.Context, queue string) (taken, error) {
 	r := f.reception
 	now := time.Now().UTC()
 	keys := []string{
-		queueKey(queue, "pending"), queueKey(queue, "paused"), queueKey(queue, "processed:"+now.Format(time.DateOnly)),
+		queueKey(queue, "pending"), queueKey(queue, "paused"), processedKey(queue, now),
 		queueKey(queue, "processed"), fetchedKey(queue, r.client.namespace), asleepKey(queue, r.client.namespace),
+		queueKey(queue, "active"), queueKey(queue, "lease"),
 	}
 	prefix := r.client.namespace + ":"
 	session := ""
@@ -173,7 +110,10 @@ func (f *fetcher) take(ctx context.Context, queue string) (some []ledger.Due, fi
 		session = r.o.Session()
 	}
 	field, handled := r.inHand.begin(queue, session)
-	args := []any{taskKey(queue, ""), prefix, messagePrefix, f.slots, now.Add(statsKept).Unix(), session, field, (3 * r.o.PollInterval).Milliseconds()}
+	args := []any{
+		taskKey(queue, ""), prefix, messagePrefix, f.slots, now.Add(statsKept).Unix(), session, field, (3 * r.o.PollInterval).Milliseconds(),
+		now.Add(leaseTime).Unix(), fetchMost,
+	}
 	for _, one := range handled {
 		args = append(args, one)
 	}
@@ -183,17 +123,25 @@ func (f *fetcher) take(ctx context.Context, queue string) (some []ledger.Due, fi
 			handled = append(handled, field)
 		}
 		r.inHand.done(queue, handled...)
-		return nil, "", false, err
+		return taken{}, err
 	}
-	if len(reply) == 0 {
-		return nil, "", false, nil
+	some := taken{field: field}
+	switch {
+	case len(reply) == 0:
+	case reply[0] == int64(1):
+		for one := range slices.Chunk(reply[1:], 2) {
+			t, err := readTask(queue, fmt.Sprint(one[0]), fmt.Sprint(one[len(one)-1]), now)
+			if err != nil {
+				r.often.Warn("an unreadable task goes back to its queue", "error", err)
+			}
+			some.tasks = append(some.tasks, t)
+		}
+	default:
+		for _, id := range reply[1:] {
+			some.deliveries = append(some.deliveries, deliveryOf(strings.TrimPrefix(fmt.Sprint(id), prefix), queue))
+		}
 	}
-	foreign = reply[0] == int64(1)
-	for _, id := range reply[1:] {
-		text, _ := id.(string)
-		some = append(some, deliveryOf(strings.TrimPrefix(text, prefix), queue))
-	}
-	return some, field, foreign, nil
+	return some, nil
 }
 
 // empty ends the look at an empty queue, and with the last queue the pass.

@@ -27,9 +27,7 @@ func (l asynqLog) Fatal(args ...any) { l.write(l.log.Error, args) }
 
 func (l asynqLog) write(to func(string, ...any), args []any) {
 	says := strings.TrimSpace(fmt.Sprint(args...))
-	// The second line is about foreign tasks, comes every ten seconds, and is wrong: they are put
-	// back.
-	if l.gate.fails() || strings.HasPrefix(says, "Retry exhausted") {
+	if l.gate.fails() {
 		to = l.log.Debug
 	}
 	kind, _, _ := strings.Cut(says, "=") // the rest concerns a single task

@@ -9,7 +9,6 @@ import (
 	"maps"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/hibiken/asynq"
@@ -31,17 +30,14 @@ const (
 	// shuffles that list for every fetch.
 	maxWeight = 1000
 
-	// handlersPerFetcher limits the deliveries in hand for each asynq server if Options has no
-	// Slots. With two, one could be fetched while the other is handled. The rest is for handlers
-	// that wait for a reply from Redis.
-	handlersPerFetcher = 4
+	// slotsPerFetcher limits the deliveries in hand for each asynq server if Options has no Slots.
+	// With two, one could be fetched while the other is handled. The rest is for handlers that wait
+	// for a reply from Redis.
+	slotsPerFetcher = 4
 
 	// fetchMost limits the deliveries that one fetch takes. A higher limit would save little, and
 	// all deliveries of one fetch come from one queue, whatever the weights.
 	fetchMost = 16
-
-	// foreignDelay is the time after which a foreign task is tried again.
-	foreignDelay = 10 * time.Second
 
 	// ownInterval is how often a running server registers its queues again, in case Redis was
 	// emptied.
@@ -93,13 +89,14 @@ type Options struct {
 	// the runs that it starts.
 	Handle func(ctx context.Context, some []ledger.Due)
 
-	// Adopt receives tasks from plain asynq clients. Without it all of these are foreign. If it
-	// returns nil, the task ends, because its request is recorded. If it returns ErrForeign or
-	// ErrLater, the task comes again after 10 s, to any server that fetches it; asynq does not
-	// count that, so the task is never archived. Any other error leaves open whether the request
-	// was adopted: the task comes again, counted as tried, and a task without retries left is
-	// archived. Adopt is called like Handle, but its slot stays reserved until it returns.
-	Adopt func(ctx context.Context, request Request) error
+	// Adopt receives tasks from plain asynq clients, and returns an error for each. A nil Adopt
+	// means that all of these are foreign. Without an error the task ends, because its request is
+	// recorded. After an ErrForeign or ErrLater the task comes again after 10 s, to any server that
+	// fetches it; asynq does not count that, so the task is never archived. Any other error leaves
+	// open whether the request was adopted: asynq recovers the task within two minutes as it does
+	// for a dead server, counted as tried, and archives one without retries left. Adopt is called
+	// like Handle, but without slots: the next fetch waits for it.
+	Adopt func(ctx context.Context, some []Request) []error
 
 	// Session returns the session that fetches deliveries. It is recorded with them until Handle
 	// returns: see [Client.Fetched]. If Session is nil or returns "", nothing is recorded.
@@ -160,7 +157,7 @@ func NewServer(c *Client, o Options) (*Server, error) {
 	o.Fetchers = cmp.Or(o.Fetchers, DefaultFetchers)
 	o.PollInterval = cmp.Or(o.PollInterval, DefaultPollInterval)
 	if o.Slots == nil {
-		o.Slots, o.Handle = own(handlersPerFetcher*o.Fetchers, o.Handle)
+		o.Slots, o.Handle = own(slotsPerFetcher*o.Fetchers, o.Handle)
 	}
 	o.Logger = cmp.Or(o.Logger, slog.Default())
 	s := &Server{
@@ -238,7 +235,7 @@ func (s *Server) passOnWakes(ctx context.Context) {
 // that changes its owner later raises an alarm: see [Options].Disputed.
 func (s *Server) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
-	r := &reception{Server: s, ctx: ctx, foreign: newForeign()}
+	r := &reception{Server: s, ctx: ctx}
 	g.Go(func() error { return s.keepOwned(ctx) })
 	g.Go(func() error { r.keepRecords(ctx); return nil })
 	g.Go(func() error { s.passOnWakes(ctx); return nil })
@@ -358,13 +355,11 @@ func (s *Server) help(ctx context.Context, r *reception) error {
 
 // fetch runs one asynq server until ctx ends.
 func (s *Server) fetch(ctx context.Context, r *reception) error {
-	f := &fetcher{UniversalClient: s.client.rdb, reception: r, ctx: ctx, queues: len(s.queues), arrived: make(chan struct{}, 1)}
+	f := &fetcher{UniversalClient: s.client.rdb, reception: r, ctx: ctx, queues: len(s.queues)}
 	server := asynq.NewServerFromRedisClient(f, asynq.Config{
-		Concurrency:       handlersPerFetcher,
+		Concurrency:       1,
 		Queues:            s.o.Queues,
 		TaskCheckInterval: fetchAgain,
-		BaseContext:       f.receive,
-		ErrorHandler:      asynq.ErrorHandlerFunc(r.returnUnused),
 		IsFailure:         countsAsFailure,
 		RetryDelayFunc:    retryDelay,
 		ShutdownTimeout:   handlerPatience,
@@ -372,35 +367,27 @@ func (s *Server) fetch(ctx context.Context, r *reception) error {
 		Logger:            asynqLog{s.often, r.gate},
 		LogLevel:          asynq.InfoLevel,
 	})
-	if err := server.Start(r); err != nil { // not Run, which waits for signals
+	// asynq itself fetches nothing: see fetcher.
+	handler := asynq.HandlerFunc(func(context.Context, *asynq.Task) error { return ErrForeign })
+	if err := server.Start(handler); err != nil { // not Run, which waits for signals
 		return fmt.Errorf("start an asynq server: %w", err)
 	}
 	<-ctx.Done()
 	server.Shutdown()
-	f.settle() // the last fetch may have returned a task that asynq could not decode
 	return nil
 }
 
-var (
-	// errStopping returns a delivery that was fetched while the server stops.
-	errStopping = errors.New("worker stops")
-)
-
 // countsAsFailure reports whether an error uses up a retry. An expired lease does: a count above 0
 // distinguishes a task that asynq has recovered from one that was sent anew.
-func countsAsFailure(err error) bool {
-	return !errors.Is(err, ErrForeign) && !errors.Is(err, errStopping)
-}
+func countsAsFailure(err error) bool { return !errors.Is(err, ErrForeign) }
 
+// retryDelay is the delay of a task that asynq has recovered.
 func retryDelay(n int, err error, task *asynq.Task) time.Duration {
-	switch {
-	case task.Type() == TaskType:
+	if task.Type() == TaskType {
 		return 0
-	case errors.Is(err, ErrForeign), errors.Is(err, errDoubt):
-		return foreignDelay
-	default: // of a task that a server of another program lost: that program's rule applies
-		return asynq.DefaultRetryDelayFunc(n, err, task)
 	}
+	// The program that has lost the task may have another rule, which is not known here.
+	return asynq.DefaultRetryDelayFunc(n, err, task)
 }
 
 // reception receives the tasks and deliveries of all fetchers of a server.
@@ -408,43 +395,9 @@ type reception struct {
 	*Server
 	// The context of Run, because asynq passes none on. A reception exists only during Run.
 	ctx      context.Context
-	foreign  *foreign
+	foreign  foreign
 	inHand   inHand
 	handlers sync.WaitGroup
-}
-
-// ticket accompanies a fetched task, and its slot, through asynq.
-type ticket struct {
-	slot bool // a slot was acquired for it before the fetch
-	// The goroutine that sets it decides about the slot.
-	used atomic.Bool
-}
-
-type ticketKey struct{}
-
-func ticketOf(ctx context.Context) *ticket { return ctx.Value(ticketKey{}).(*ticket) }
-
-// ProcessTask handles each task for asynq. asynqCtx ends when asynq wants the task to stop, which
-// does not matter here.
-func (r *reception) ProcessTask(asynqCtx context.Context, task *asynq.Task) error {
-	r.handlers.Add(1)
-	defer r.handlers.Done()
-	t := ticketOf(asynqCtx)
-	if t.used.Swap(true) {
-		return nil // asynq has already abandoned the task and sent it back
-	}
-	d, err := r.read(asynqCtx, task)
-	if err != nil || d.Run == "" {
-		if t.slot {
-			r.o.Slots.Release(1)
-		}
-		return err
-	}
-	if !t.slot && r.o.Slots.Acquire(r.ctx) != nil {
-		return errStopping
-	}
-	r.o.Handle(r.ctx, []ledger.Due{d})
-	return nil
 }
 
 // hand passes on the deliveries of a fetch, each with its slot. It does not wait. field is the
@@ -460,81 +413,15 @@ func (r *reception) hand(queue, field string, some []ledger.Due) {
 		}
 		// The server stopped just after the fetch.
 		r.o.Slots.Release(len(some))
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), putBackLimit)
-		defer cancel()
-		if _, err := r.client.Push(ctx, some...); err != nil {
-			r.often.Warn("returning deliveries failed, the sweep will push them again", "deliveries", len(some), "error", err)
-		}
+		r.putBack(some...)
 	})
 }
 
-// read returns the delivery in a task, no delivery if the task must end, or an error if it must go
-// back.
-func (r *reception) read(asynqCtx context.Context, task *asynq.Task) (ledger.Due, error) {
-	if task.Type() != TaskType {
-		return ledger.Due{}, r.adopt(asynqCtx, task)
+// putBack returns deliveries to their queue.
+func (r *reception) putBack(some ...ledger.Due) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), putBackLimit)
+	defer cancel()
+	if _, err := r.client.Push(ctx, some...); err != nil {
+		r.often.Warn("returning deliveries failed, the sweep will push them again", "deliveries", len(some), "error", err)
 	}
-	queue, _ := asynq.GetQueueName(asynqCtx)
-	id, _ := asynq.GetTaskID(asynqCtx)
-	if r.ctx.Err() != nil {
-		return ledger.Due{}, errStopping
-	}
-	p, err := decode(task.Payload())
-	switch {
-	case err != nil:
-		r.log.Warn("unreadable delivery ended", "queue", queue, "task", id, "error", err)
-		return ledger.Due{}, nil
-	case p.Namespace != r.client.namespace:
-		r.log.Warn("delivery of another namespace ended", "queue", queue, "run", p.Run, "namespace", p.Namespace)
-		return ledger.Due{}, nil
-	}
-	return ledger.Due{Run: p.Run, N: p.N, Queue: queue}, nil
-}
-
-// returnUnused releases the slot of a task that asynq rejects without calling ProcessTask, because
-// the task's own deadline has passed. asynq calls returnUnused for every error.
-func (r *reception) returnUnused(asynqCtx context.Context, _ *asynq.Task, _ error) {
-	if t := ticketOf(asynqCtx); !t.used.Swap(true) && t.slot {
-		r.o.Slots.Release(1)
-	}
-}
-
-// foreign tracks foreign tasks.
-type foreign struct {
-	mu sync.Mutex
-	// by task key: returning to the queue, without retries left; guarded by mu
-	exhausted map[string]bool
-	told      map[[2]string]bool // queue and type with a log line; guarded by mu
-}
-
-func newForeign() *foreign {
-	return &foreign{exhausted: make(map[string]bool), told: make(map[[2]string]bool)}
-}
-
-// add records a task and returns true if its type is new.
-func (f *foreign) add(key, queue, taskType string, exhausted bool) (news bool) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if exhausted {
-		f.exhausted[key] = true
-	}
-	// Other programs choose the types, so their number is unlimited.
-	const enough = 1000
-	name := [2]string{queue, taskType}
-	if f.told[name] || len(f.told) >= enough {
-		return false
-	}
-	f.told[name] = true
-	return true
-}
-
-// take reports whether a task is an exhausted one, and forgets it.
-func (f *foreign) take(key string) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if !f.exhausted[key] {
-		return false
-	}
-	delete(f.exhausted, key)
-	return true
 }

@@ -19,9 +19,9 @@ var unreached = map[string]string{
 	"locks/renew":      "runs once per third of a lease, in no round in particular; BenchmarkRenewal measures it",
 	"ledger/assert":    "runs after a loss of all data, on 100 facts at most",
 	"ledger/lacks":     "runs after a loss of all data, on 100 ends at most",
-	"queue/take":       "needs a queue server; it reads as many deliveries as the worker has free slots",
+	"queue/take":       "needs a queue server; it reads at most as many deliveries or tasks as a fetch takes",
 	"queue/wake":       "needs a queue server; it reads the last of the sleeping workers",
-	"queue/putback":    "needs a queue server; it looks along the tasks that the workers of a queue run",
+	"queue/settle":     "needs a queue server; it looks along the tasks that the workers of a queue are adopting",
 }
 
 // TestNoScriptGrowsWithTheNamespace measures the scripts in a small namespace and in one that is

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/redis/go-redis/v9"
 
@@ -14,44 +15,64 @@ import (
 	"lockstep/scheduler/trace"
 )
 
-// adopt makes a run of a task that a plain asynq client has sent, if its type is the name of a job.
-// The errors are those that [queue.Options] requires.
-func (w *Worker) adopt(ctx context.Context, request queue.Request) error {
-	job, err := w.active(ctx, request.Type)
-	if err != nil {
-		return err
-	}
+// adoption is a task that becomes a run.
+type adoption struct {
+	ledger.Adoption
+	publication *trace.Publication
+	doubt       bool // it may have been recorded
+	settled     bool
+	err         *error
+	due         []ledger.Due
+}
+
+// adopt makes runs of tasks that plain asynq clients have sent, where a task's type is the name of
+// a job. The errors are those that [queue.Options] requires.
+func (w *Worker) adopt(ctx context.Context, some []queue.Request) []error {
+	errs := make([]error, len(some))
 	session, err := w.locks.Extension().Certain()
 	if err != nil {
-		return fmt.Errorf("%w: %w", queue.ErrLater, err)
+		err = fmt.Errorf("%w: %w", queue.ErrLater, err)
 	}
-	ctx, publication := w.o.Tracer.Adopt(request.Trace.In(ctx), trace.Run{
-		ID: string(jobs.RequestRunID(job.Name, ledger.AdoptedName(request.Queue, request.ID))), Job: job.Name, Queue: request.Queue,
-		Trigger: string(ledger.TriggerEnqueue),
-	})
-	enqueued, err := w.sendAdoption(ctx, ledger.Adoption{
-		Job: job, Queue: request.Queue, ID: request.ID, Payload: request.Payload,
-		Session: session, Giving: rand.Text(), Again: request.Again,
-	})
-	if err != nil {
-		publication.Failed(err)
-		return err
+	known := make(map[string]*jobs.Job)
+	var all []*adoption
+	for i, request := range some {
+		job, unfit := known[request.Type], err
+		if job == nil {
+			if job, unfit = w.active(ctx, request.Type); unfit == nil {
+				known[request.Type], unfit = job, err
+			}
+		}
+		if errs[i] = unfit; unfit != nil {
+			continue
+		}
+		a := &adoption{err: &errs[i], Adoption: ledger.Adoption{
+			Job: job, Queue: request.Queue, ID: request.ID, Payload: request.Payload,
+			Session: session, Giving: rand.Text(), Again: request.Again, Late: request.Late,
+		}}
+		span, publication := w.o.Tracer.Adopt(request.Trace.In(ctx), trace.Run{
+			ID: string(jobs.RequestRunID(job.Name, ledger.AdoptedName(request.Queue, request.ID))), Job: job.Name, Queue: request.Queue,
+			Trigger: string(ledger.TriggerEnqueue),
+		})
+		a.Trace, a.publication = trace.Of(span), publication
+		all = append(all, a)
 	}
-	publication.Recorded(string(enqueued.Run), enqueued.Exists)
-	log := w.log.With("job", job.Name, "run", enqueued.Run, "queue", request.Queue, "task", request.ID)
-	if id := trace.Of(ctx).TraceID(); id != "" && !enqueued.Exists {
-		log = log.With("trace_id", id)
+	w.sendAdoptions(ctx, all)
+	var due []ledger.Due
+	for _, a := range all {
+		due = append(due, a.due...)
 	}
-	switch {
-	case enqueued.Exists:
-		log.InfoContext(ctx, "a task requests a run that exists already", "state", enqueued.State)
-	case enqueued.State == ledger.StateFailed:
-		log.WarnContext(ctx, "a task requests a run that cannot be made")
-	default:
-		log.InfoContext(ctx, "a task has become a run")
+	// It is their turn, so those that find a slot start at once.
+	n := 0
+	for n < len(due) && !w.draining.Load() && w.slots.TryAcquire(1) {
+		n++
 	}
-	w.deliver(ctx, enqueued.Due)
-	return nil
+	if n > 0 {
+		w.attempt.Go(func() { w.claimAll(due[:n]) })
+	}
+	for _, d := range due[n:] {
+		w.pusher.Add(d)
+	}
+	return errs
 }
 
 // active returns the active definition of a job that this worker has.
@@ -75,27 +96,63 @@ func (w *Worker) active(ctx context.Context, name string) (*jobs.Job, error) {
 	return record.Job, nil
 }
 
-// sendAdoption sends an adoption until a reply arrives. If an adoption is refused while no earlier
-// attempt is in doubt, the task is retried later; otherwise the outcome is unknown.
-func (w *Worker) sendAdoption(ctx context.Context, adoption ledger.Adoption) (*ledger.Enqueued, error) {
-	doubt := false
-	var enqueued *ledger.Enqueued
-	err := ledger.Insist(func() (done bool, err error) {
+// sendAdoptions sends adoptions until each has a reply. If one is refused while no earlier attempt
+// is in doubt, its task is retried later; otherwise its outcome is unknown.
+func (w *Worker) sendAdoptions(ctx context.Context, all []*adoption) {
+	if len(all) == 0 {
+		return
+	}
+	unsettled := slices.Clone(all)
+	_ = ledger.Insist(func() (done bool, err error) { // each adoption has its own error
 		// Not under ctx: when the server stops, the reply to a sent adoption is still needed.
 		call, cancel := context.WithTimeout(context.WithoutCancel(ctx), callLimit)
 		defer cancel()
-		if enqueued, err = w.ledger.Adopt(call, adoption); err == nil {
-			return true, nil
+		sent := make([]ledger.Adoption, len(unsettled))
+		for i, a := range unsettled {
+			sent[i] = a.Adoption
 		}
-		var refusal redis.Error
-		refused := errors.Is(err, ledger.ErrSession) || errors.Is(err, jobs.ErrSignature) || errors.Is(err, jobs.ErrUnknownKeys) ||
-			errors.As(err, &refusal)
-		doubt = doubt || !refused
-		w.often.WarnContext(ctx, "could not make a run of a task yet, will retry", "job", adoption.Job.Name, "task", adoption.ID, "error", err)
-		if !doubt {
-			return true, fmt.Errorf("%w: %w", queue.ErrLater, err)
+		for i, reply := range w.ledger.AdoptAll(call, sent) {
+			if !w.adopted(ctx, unsettled[i], reply) {
+				err = reply.Err
+			}
 		}
-		return ledger.Final(err) || errors.Is(err, ledger.ErrSession) || w.locks.Session() != adoption.Session, err
+		unsettled = slices.DeleteFunc(unsettled, func(a *adoption) bool { return a.settled })
+		return len(unsettled) == 0, err
 	}, ctx.Done())
-	return enqueued, err // nil with an error
+	for _, a := range unsettled {
+		a.publication.Failed(*a.err)
+	}
+}
+
+// adopted records the reply to an adoption. It returns false if it must be sent again.
+func (w *Worker) adopted(ctx context.Context, a *adoption, reply ledger.Replied) bool {
+	if err := reply.Err; err != nil {
+		var refusal redis.Error
+		over := errors.Is(err, ledger.ErrSession)
+		refused := over || errors.Is(err, jobs.ErrSignature) || errors.Is(err, jobs.ErrUnknownKeys) || errors.As(err, &refusal)
+		a.doubt = a.doubt || !refused
+		w.often.WarnContext(ctx, "could not make a run of a task yet, will retry", "job", a.Job.Name, "task", a.ID, "error", err)
+		if *a.err = err; !a.doubt {
+			*a.err = fmt.Errorf("%w: %w", queue.ErrLater, err)
+		}
+		if a.settled = !a.doubt || over || ledger.Final(err) || w.locks.Session() != a.Session; a.settled {
+			a.publication.Failed(err)
+		}
+		return a.settled
+	}
+	a.settled, *a.err, a.due = true, nil, reply.Due
+	a.publication.Recorded(string(reply.Run), reply.Exists)
+	log := w.log.With("job", a.Job.Name, "run", reply.Run, "queue", a.Queue, "task", a.ID)
+	if id := a.Trace.TraceID(); id != "" && !reply.Exists {
+		log = log.With("trace_id", id)
+	}
+	switch {
+	case reply.Exists:
+		log.InfoContext(ctx, "a task requests a run that exists already", "state", reply.State)
+	case reply.State == ledger.StateFailed:
+		log.WarnContext(ctx, "a task requests a run that cannot be made")
+	default:
+		log.InfoContext(ctx, "a task has become a run")
+	}
+	return true
 }

@@ -1,7 +1,8 @@
 -- enqueueall does for several requested runs what enqueue does for one: all of them, or, after an
 -- error, none. Requests of one kind have everything in common but their id, time, arguments and
 -- items. They share the calls of Redis, which take longer than all else that a request needs. A
--- second request for an id finds the run of the first.
+-- second request for an id finds the run of the first. For requests that a worker adopts, it does
+-- what adopt does, if their ids are new.
 -- KEYS: after those of the ledger: the four of the history of each kind's job, then the children if
 --       a kind has a parent, then acts if there is an entry for the audit
 -- ARGV: 1 entry for the audit, or ""; it counts the runs that are new  2 how many kinds there are
@@ -10,13 +11,16 @@
 --       of the requests, name of the definition, definition (JSON), ms for which a run waits for
 --       its bundle or "", what happens to it then, limits of its holds
 --       for each request, at most 1,000: its kind (a number), run id, "" or when it starts: not
---       before (server ms), and not before so many ms from now, arguments (JSON), items (joined by
---       \31)
+--       before (server ms), and not before so many ms from now; or the word for its delivery, as
+--       adopt takes it, arguments (JSON), items (joined by \31)
+--       at last: session of the worker that adopts the requests, or "", ms for their words
 -- Replies: for each request 1: created and due under the n 1 | 0: created, scheduled | the state of
---   the run that exists ("" when only the id is remembered, or where other records are long)
-local entry, kinds = ARGV[1], tonumber(ARGV[2])
+--   the run that exists ("" when only the id is remembered, or where other records are long; for
+--   adopt, any text means that its id is not new). Or just dead, as in adopt
+local entry, kinds, session = ARGV[1], tonumber(ARGV[2]), ARGV[#ARGV - 1]
+if session ~= '' and not ends(session) then return {'dead'} end
 local base, first = 2 + 10 * kinds, #KEYS - 4 * kinds - (entry == '' and 0 or 1)
-local n, CHILDREN, parents, traces = (#ARGV - base) / 5, nil, {}, {}
+local n, CHILDREN, parents, traces = (#ARGV - base - 2) / 5, nil, {}, {}
 for k = 1, kinds do
   parents[k], traces[k] = string.match(ARGV[10 * k - 3], '^([^ ]*)(.*)$')
   if parents[k] ~= '' then CHILDREN = KEYS[#KEYS - (entry == '' and 0 or 1)] end
@@ -60,12 +64,12 @@ local remembered = call('ZMSCORE', IDS, unpack(ids))
 local replies, seen, new, ofKind, remembers = {}, {}, {}, {}, false
 for i = 1, n do
   local id, k, when = ids[i], kindOf[i], ARGV[base + 5 * i - 2]
-  if not states[i] and remembered[i] and tonumber(remembered[i]) > now then states[i] = '' end
+  if not states[i] and remembered[i] and (session ~= '' or tonumber(remembered[i]) > now) then states[i] = '' end
   if states[i] or seen[id] then
     replies[i] = states[i] or replies[seen[id]] == 1 and 'due' or 'scheduled'
   else
     local at = now
-    if when ~= '' then
+    if session == '' and when ~= '' then
       local start, later = string.match(when, '^(%d+) (%d+)$')
       at = math.max(tonumber(start), now + later)
     end
@@ -126,6 +130,7 @@ for j = 1, #new do
   runs[a], runs[b], bodies[a], bodies[b] = id, inRun[k] .. items, id, ARGV[base + 5 * i - 1] .. inBody[k]
   open[a], open[b] = '0', inOpen[k] .. id
   if lasts[k] then keep[#keep + 1], keep[#keep + 2] = lasts[k], id end
+  if session ~= '' then keep[#keep + 1], keep[#keep + 2] = format('%.0f', now + ARGV[#ARGV]), '\0' .. ARGV[base + 5 * i - 2] end
   if replies[i] == 1 then
     ready[#ready + 1], ready[#ready + 2] = '0', inReady[k] .. id
     push[#push + 1], push[#push + 2] = ms, id
@@ -139,10 +144,7 @@ end
 if #keep > 0 then call('ZADD', IDS, unpack(keep)) end
 call('HSET', BODY, unpack(bodies))
 call('ZADD', OPEN, unpack(open))
-if #ready > 0 then
-  call('ZADD', READY, unpack(ready))
-  call('ZADD', PUSH, unpack(push))
-end
+if #ready > 0 then call('ZADD', READY, unpack(ready)) call('ZADD', PUSH, unpack(push)) end
 if #timer > 0 then call('ZADD', TIMER, unpack(timer)) end
 call('HSET', RUN, unpack(runs))
 return replies

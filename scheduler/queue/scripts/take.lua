@@ -1,5 +1,5 @@
--- take: fetches our deliveries from the head of a queue and ends them in the same step. It stops at
--- the first foreign task, which asynq's own script then fetches.
+-- take: fetches from the head of a queue either our deliveries, which it ends in the same step, or
+-- foreign tasks, as asynq's own script fetches one. It stops at the first one of the other kind.
 --
 -- KEYS[1]  LIST asynq's pending tasks of the queue; the head is on the right
 -- KEYS[2]  STRING exists while the queue is paused
@@ -10,6 +10,8 @@
 --          worker has in hand survives the worker.
 -- KEYS[6]  ZSET sessions of workers that sleep until push wakes them, or until their next poll;
 --          score = when they found the queue empty, server ms
+-- KEYS[7]  LIST asynq's active tasks of the queue
+-- KEYS[8]  ZSET asynq's leases of the queue
 -- ARGV[1]  prefix of the keys of tasks; asynq chooses these names and does not declare them either
 -- ARGV[2]  prefix of the IDs of our deliveries: our namespace
 -- ARGV[3]  prefix of their messages: our task type
@@ -18,11 +20,14 @@
 -- ARGV[6]  session, or "": it cannot be woken
 -- ARGV[7]  field of the record for this fetch, or "" for no record
 -- ARGV[8]  ms after which a sleeper has polled again, or has died
--- ARGV[9...]  fields of handled fetches: they are removed
+-- ARGV[9]  expiry of the leases of foreign tasks, Unix seconds
+-- ARGV[10] maximum number of foreign tasks, at least that of deliveries
+-- ARGV[11...]  fields of handled fetches: they are removed
 --
--- Reply: 1 if a foreign task is now at the head, else 0; then the IDs that were taken, oldest
--- first.
+-- Reply: 0, then the IDs of the deliveries that were taken, oldest first; or 1, then the ID and the
+-- message of each foreign task.
 -- Invariant: a taken delivery is in none of asynq's lists, its hash is deleted, and it is recorded.
+-- A taken foreign task is active, with a lease.
 local call = redis.call
 local function now()
   local clock = call('TIME')
@@ -35,34 +40,43 @@ local function sleep()
   call('ZADD', KEYS[6], ms, ARGV[6])
   call('EXPIREAT', KEYS[6], math.ceil((ms + ARGV[8]) / 1000))
 end
-if #ARGV > 8 then call('HDEL', KEYS[5], unpack(ARGV, 9)) end
+if #ARGV > 10 then call('HDEL', KEYS[5], unpack(ARGV, 11)) end
 if call('EXISTS', KEYS[2]) == 1 then
   sleep()
   return {0}
 end
-local ids = call('LRANGE', KEYS[1], -ARGV[4], -1)
-local reply, keys = {0}, {}
+local ids, most = call('LRANGE', KEYS[1], -ARGV[10], -1), tonumber(ARGV[4])
+local reply, keys, n = {0}, {}, 0
 for i = #ids, 1, -1 do
-  local id = ids[i]
-  local key = ARGV[1] .. id
-  local message = string.sub(id, 1, #ARGV[2]) == ARGV[2] and call('HGET', key, 'msg')
-  if not message or string.sub(message, 1, #ARGV[3]) ~= ARGV[3] then
-    reply[1] = 1
-    break
+  local id, key = ids[i], ARGV[1] .. ids[i]
+  local message = call('HGET', key, 'msg')
+  local ours = message and string.sub(id, 1, #ARGV[2]) == ARGV[2] and string.sub(message, 1, #ARGV[3]) == ARGV[3]
+  if n == 0 then reply[1] = ours and 0 or 1 end
+  if ours ~= (reply[1] == 0) or ours and n == most then break end
+  n = n + 1
+  if message then -- else a tool has deleted the task
+    keys[#keys + 1], reply[#reply + 1] = key, id
+    if not ours then reply[#reply + 1] = message end
   end
-  keys[#keys + 1] = key
-  reply[#keys + 1] = id
 end
-if #ids == 0 then
+if n == 0 then
   sleep()
 elseif ARGV[6] ~= '' then
   call('ZREM', KEYS[6], ARGV[6])
 end
-if #keys > 0 then
-  if ARGV[7] ~= '' then call('HSET', KEYS[5], ARGV[7], now() .. '\31' .. table.concat(reply, '\31', 2)) end
-  call('LTRIM', KEYS[1], 0, -1 - #keys)
-  call('DEL', unpack(keys))
-  if call('INCRBY', KEYS[3], #keys) == #keys then call('EXPIREAT', KEYS[3], ARGV[5]) end
-  call('INCRBY', KEYS[4], #keys)
+if n > 0 then call('LTRIM', KEYS[1], 0, -1 - n) end
+if #keys == 0 then return reply end
+if reply[1] == 1 then
+  for i = 1, #keys do
+    call('LPUSH', KEYS[7], reply[2 * i])
+    call('ZADD', KEYS[8], ARGV[9], reply[2 * i])
+    call('HSET', keys[i], 'state', 'active')
+    call('HDEL', keys[i], 'pending_since')
+  end
+  return reply
 end
+if ARGV[7] ~= '' then call('HSET', KEYS[5], ARGV[7], now() .. '\31' .. table.concat(reply, '\31', 2)) end
+call('DEL', unpack(keys))
+if call('INCRBY', KEYS[3], #keys) == #keys then call('EXPIREAT', KEYS[3], ARGV[5]) end
+call('INCRBY', KEYS[4], #keys)
 return reply
