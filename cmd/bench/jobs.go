@@ -214,7 +214,9 @@ func (pass passing) through(ctx context.Context, server *server, name, addr stri
 	)
 	var fetched time.Time
 	var watching sync.WaitGroup
-	watching.Go(func() { fetched = firstFetch(working, server, n) })
+	if pass.adopt {
+		watching.Go(func() { fetched = firstFetch(working, server, n) })
+	}
 	err = s.work(working, func() {
 		switch count.Add(1) {
 		case 1:

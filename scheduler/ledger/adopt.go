@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -19,6 +20,9 @@ import (
 
 // ErrSession means that the session of the caller has ended. Nothing was changed.
 var ErrSession = errors.New("the session has ended")
+
+// ErrUnsent means that an adoption was not sent, since one before it has got no reply.
+var ErrUnsent = errors.New("not sent")
 
 // Adoption is a request that came through the queue itself, from a client that knows nothing of the
 // ledger.
@@ -66,7 +70,8 @@ func (l *Ledger) Adopt(ctx context.Context, a Adoption) (*Enqueued, error) {
 
 // AdoptAll is [Ledger.Adopt] for several requests that a session has received together. One script
 // records those with new ids, unless their args are long. The replies are in the order of the
-// requests. If some have an error, send these again.
+// requests. If some have an error, send these again. After a call without a reply, it makes no
+// other one: the error of the requests that need one is an [ErrUnsent].
 func (l *Ledger) AdoptAll(ctx context.Context, all []Adoption) []Replied {
 	replies := make([]Replied, len(all))
 	reasons := make([]string, len(all))
@@ -93,10 +98,15 @@ func (l *Ledger) AdoptAll(ctx context.Context, all []Adoption) []Replied {
 		case w == nil:
 		case w.enqueued != nil && !w.enqueued.Exists:
 			replies[i].Enqueued = w.enqueued
-		case lost != nil:
+		case lost != nil && slices.Contains(together, w):
 			replies[i].Err = fmt.Errorf("adopt %s: %w", w.run, lost)
+		case lost != nil:
+			replies[i].Err = fmt.Errorf("adopt %s: %w after: %w", w.run, ErrUnsent, lost)
 		default:
 			replies[i].Enqueued, replies[i].Err = l.adoptAlone(ctx, &all[i], w, reasons[i])
+			if err := replies[i].Err; !space.Over(err) {
+				lost = err
+			}
 		}
 	}
 	return replies

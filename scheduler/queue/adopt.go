@@ -4,6 +4,7 @@ import (
 	"context"
 	_ "embed"
 	"errors"
+	"runtime/debug"
 	"strconv"
 	"sync"
 	"time"
@@ -55,33 +56,63 @@ type Request struct {
 	Late bool
 }
 
-// adopt offers the foreign tasks of a fetch to [Options].Adopt, and settles them in asynq.
-func (r *reception) adopt(queue string, some []task) {
+// errNoResult leaves open whether a request was adopted.
+var errNoResult = errors.New("there is no result")
+
+// adopt offers the foreign tasks of a fetch to [Options].Adopt, and settles them in asynq. until is
+// when their leases end: then other servers may have them.
+func (r *reception) adopt(queue string, some []task, until time.Time) {
 	errs := make([]error, len(some))
-	var requests []Request
-	var offered []int // their indices
+	var (
+		requests []Request
+		offered  []int // their indices
+		copied   []ledger.Due
+		later    int
+	)
 	for i, t := range some {
 		switch {
 		case t.Type == TaskType:
-			errs[i] = r.resend(t)
+			copied = append(copied, r.read(t)...)
 		case r.ctx.Err() != nil, r.o.Adopt == nil, t.Type == "":
 			errs[i] = ErrForeign
 		default:
+			errs[i] = errNoResult
 			requests, offered = append(requests, t.Request), append(offered, i)
 		}
 	}
 	if len(requests) > 0 {
-		for k, err := range r.o.Adopt(r.ctx, requests) {
-			errs[offered[k]] = err
+		for k, err := range r.offer(requests, until) {
+			if errs[offered[k]] = err; errors.Is(err, ErrLater) {
+				later++
+			}
 		}
 	}
-	// The next fetch need not wait for the reply.
-	r.handlers.Go(func() { r.settle(queue, some, errs) })
+	if later == len(some) {
+		r.gate.pause() // else the whole queue would go to those that come again later
+	}
+	r.settle(queue, some, errs, until)
+	if len(copied) > 0 {
+		r.putBack(copied...)
+	}
 }
 
-// resend pushes the delivery in a task of our type that does not have the ID of one. There is none
+// offer calls [Options].Adopt. As with a handler of asynq, a panic ends only that call.
+func (r *reception) offer(requests []Request, until time.Time) (errs []error) {
+	ctx, cancel := context.WithDeadline(r.ctx, until)
+	defer cancel()
+	defer func() {
+		if x := recover(); x != nil {
+			r.log.Error("adopting tasks panicked", "queue", requests[0].Queue, "panic", x, "stack", string(debug.Stack()))
+			errs = nil
+		}
+	}()
+	errs = r.o.Adopt(ctx, requests)
+	return errs[:min(len(errs), len(requests))]
+}
+
+// read returns the delivery in a task of our type that does not have the ID of one. There is none
 // unless a tool of asynq has copied it.
-func (r *reception) resend(t task) error {
+func (r *reception) read(t task) []ledger.Due {
 	p, err := decode(t.Payload)
 	switch {
 	case err != nil:
@@ -91,13 +122,12 @@ func (r *reception) resend(t task) error {
 		r.log.Warn("delivery of another namespace ended", "queue", t.Queue, "run", p.Run, "namespace", p.Namespace)
 		return nil
 	}
-	r.putBack(ledger.Due{Run: p.Run, N: p.N, Queue: t.Queue})
-	return nil
+	return []ledger.Due{{Run: p.Run, N: p.N, Queue: t.Queue}}
 }
 
 // settle ends the tasks that were adopted, and puts back those that certainly were not. It leaves
-// the others to asynq's recovery.
-func (r *reception) settle(queue string, some []task, errs []error) {
+// the others to asynq's recovery, and after the end of the leases all of them.
+func (r *reception) settle(queue string, some []task, errs []error, until time.Time) {
 	now := time.Now().UTC()
 	back := now
 	if r.ctx.Err() == nil { // else another worker can take them at once
@@ -125,9 +155,12 @@ func (r *reception) settle(queue string, some []task, errs []error) {
 		queueKey(queue, "active"), queueKey(queue, "lease"), queueKey(queue, "retry"), queueKey(queue, "completed"),
 		processedKey(queue, now), queueKey(queue, "processed"),
 	}
-	lease, cancel := context.WithTimeout(context.WithoutCancel(r.ctx), leaseTime)
+	lease, cancel := context.WithDeadline(context.WithoutCancel(r.ctx), until)
 	defer cancel()
 	err := ledger.Insist(func() (done bool, err error) {
+		if lease.Err() != nil {
+			return true, context.Cause(lease)
+		}
 		call, cancel := context.WithTimeout(lease, putBackLimit)
 		defer cancel()
 		err = settleScript().Run(call, r.client.rdb, keys, args...).Err()

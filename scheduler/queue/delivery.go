@@ -60,7 +60,7 @@ func newTask(d ledger.Due, namespace string) (*asynq.Task, error) {
 
 // messagePrefix is the beginning of our deliveries in asynq's encoding: field 1 of the protobuf
 // message, the type, with its length. If a future encoding began differently, our deliveries would
-// be fetched like foreign tasks, and still be handled.
+// be fetched like foreign tasks, and pushed again.
 var messagePrefix = "\x0a" + string(rune(len(TaskType))) + TaskType
 
 // deliveryOf parses a delivery's ID in asynq, without the namespace.

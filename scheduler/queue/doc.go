@@ -46,7 +46,7 @@
 // (timeout, retries, retention) then have no effect. asynq's count of its tries is the only
 // evidence that the task was here before, because an ID alone can be reused as soon as asynq has
 // forgotten it. So asynq recovers a task that was perhaps adopted, as it does for a dead worker:
-// within two minutes, counted, because our servers treat an expired lease as a failure. The trace
+// within three minutes, counted, because our servers treat an expired lease as a failure. The trace
 // context in the headers of the task comes along ([Request].Trace). A task whose deadline has
 // passed comes as [Request].Late.
 //

@@ -18,6 +18,9 @@ var takeSource string
 
 var takeScript = script(takeSource)
 
+// adoptPatience is how long a fetch waits for the adoption of the tasks of the one before.
+const adoptPatience = time.Second
+
 // statsKept is for how long asynq keeps the counts of a day.
 const statsKept = 90 * 24 * time.Hour
 
@@ -80,7 +83,7 @@ func (f *fetcher) fetch(ctx context.Context, queue string) *redis.Cmd {
 	f.slots, f.over = 0, true
 	f.reception.gate.found()
 	if len(taken.tasks) > 0 {
-		f.reception.adopt(queue, taken.tasks)
+		f.adopt(queue, taken)
 	} else {
 		f.reception.hand(queue, taken.field, taken.deliveries)
 	}
@@ -92,6 +95,24 @@ type taken struct {
 	deliveries []ledger.Due
 	field      string // of their record, or "": there is none
 	tasks      []task
+	until      time.Time // when the leases of the tasks end
+}
+
+// adopt has tasks adopted. The next fetch waits for that, but not for long: there may be
+// deliveries.
+func (f *fetcher) adopt(queue string, taken taken) {
+	done := make(chan struct{})
+	f.reception.handlers.Go(func() {
+		defer close(done)
+		f.reception.adopt(queue, taken.tasks, taken.until)
+	})
+	timer := time.NewTimer(adoptPatience)
+	defer timer.Stop()
+	select {
+	case <-done:
+	case <-timer.C:
+	case <-f.ctx.Done():
+	}
 }
 
 // take takes from a queue as many deliveries as this pass has slots for, or foreign tasks, which
@@ -125,7 +146,7 @@ func (f *fetcher) take(ctx context.Context, queue string) (taken, error) {
 		r.inHand.done(queue, handled...)
 		return taken{}, err
 	}
-	some := taken{field: field}
+	some := taken{field: field, until: now.Add(leaseTime)}
 	switch {
 	case len(reply) == 0:
 	case reply[0] == int64(1):

@@ -67,8 +67,8 @@ func TestForeignTaskGoesBackAndIsNeverEnded(t *testing.T) {
 	}
 }
 
-// Tasks that asynq rejects before it calls a handler, and tasks that it cannot decode, must not
-// cost the worker a slot.
+// Tasks whose deadline has passed, and tasks that cannot be decoded, must not cost the worker a
+// slot.
 func TestForeignTasksCostNoSlots(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Client(t)
@@ -79,10 +79,10 @@ func TestForeignTasksCostNoSlots(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for i := range 2 {
+	for i, message := range []string{"\xff\xff broken", "\x0a\x06settle\x12\xff"} {
 		key := fmt.Sprintf("asynq:{%s}:t:broken-%d", q, i)
 		err := errors.Join(
-			rdb.HSet(t.Context(), key, "msg", "\xff\xff broken", "state", "pending").Err(),
+			rdb.HSet(t.Context(), key, "msg", message, "state", "pending").Err(),
 			rdb.LPush(t.Context(), "asynq:{"+q+"}:pending", fmt.Sprint("broken-", i)).Err(),
 		)
 		if err != nil {
@@ -91,10 +91,14 @@ func TestForeignTasksCostNoSlots(t *testing.T) {
 	}
 	got := make(chan ledger.Due)
 	slots := newSlots(1)
-	stop := serve(t, c, queue.Options{Queues: map[string]int{q: 1}, Handle: into(got), Slots: slots})
+	a := &adopter{answer: func(queue.Request) error { return queue.ErrForeign }}
+	stop := serve(t, c, queue.Options{Queues: map[string]int{q: 1}, Handle: into(got), Slots: slots, Adopt: a.adopt})
 	push(t, c, ledger.Due{Run: "ours", N: 1, Queue: q})
 	receive(t, got)
 	slots.Release(1)
+	if n := len(a.all()); n != 3 {
+		t.Errorf("%d tasks were offered, want those that can be read: 3", n)
+	}
 	if err := stop(); err != nil {
 		t.Error(err)
 	}

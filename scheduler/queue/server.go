@@ -35,8 +35,8 @@ const (
 	// for a reply from Redis.
 	slotsPerFetcher = 4
 
-	// fetchMost limits the deliveries that one fetch takes. A higher limit would save little, and
-	// all deliveries of one fetch come from one queue, whatever the weights.
+	// fetchMost limits the deliveries, or foreign tasks, that one fetch takes. A higher limit would
+	// save little, and all deliveries of one fetch come from one queue, whatever the weights.
 	fetchMost = 16
 
 	// ownInterval is how often a running server registers its queues again, in case Redis was
@@ -54,12 +54,7 @@ const (
 	// the gate decides.
 	fetchAgain = time.Millisecond
 
-	// handlerPatience is how long asynq waits for handlers at a shutdown before it abandons them.
-	// The server waits for them in any case, so this only needs to be longer than any Handle takes.
-	handlerPatience = time.Hour
-
-	// putBackLimit is how long a stopping server tries to return the deliveries that it just
-	// fetched.
+	// putBackLimit limits a call that returns, settles or forgets what was fetched.
 	putBackLimit = 5 * time.Second
 )
 
@@ -93,9 +88,9 @@ type Options struct {
 	// means that all of these are foreign. Without an error the task ends, because its request is
 	// recorded. After an ErrForeign or ErrLater the task comes again after 10 s, to any server that
 	// fetches it; asynq does not count that, so the task is never archived. Any other error leaves
-	// open whether the request was adopted: asynq recovers the task within two minutes as it does
+	// open whether the request was adopted: asynq recovers the task within three minutes as it does
 	// for a dead server, counted as tried, and archives one without retries left. Adopt is called
-	// like Handle, but without slots: the next fetch waits for it.
+	// like Handle, but without slots. ctx also ends when other servers may have the tasks.
 	Adopt func(ctx context.Context, some []Request) []error
 
 	// Session returns the session that fetches deliveries. It is recorded with them until Handle
@@ -245,7 +240,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	err := g.Wait()
 	defer s.often.Flush(context.WithoutCancel(ctx), true)
-	r.handlers.Wait() // asynq abandons handlers after it lost their leases
+	r.handlers.Wait()
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), putBackLimit)
 	defer cancel()
 	if failed := r.inHand.drop(last, s.client); failed != nil {
@@ -360,10 +355,8 @@ func (s *Server) fetch(ctx context.Context, r *reception) error {
 		Concurrency:       1,
 		Queues:            s.o.Queues,
 		TaskCheckInterval: fetchAgain,
-		IsFailure:         countsAsFailure,
 		RetryDelayFunc:    retryDelay,
-		ShutdownTimeout:   handlerPatience,
-		JanitorInterval:   time.Minute, // it looks for completed tasks to delete, and we keep none
+		JanitorInterval:   time.Minute, // it deletes completed tasks after their retention
 		Logger:            asynqLog{s.often, r.gate},
 		LogLevel:          asynq.InfoLevel,
 	})
@@ -377,16 +370,12 @@ func (s *Server) fetch(ctx context.Context, r *reception) error {
 	return nil
 }
 
-// countsAsFailure reports whether an error uses up a retry. An expired lease does: a count above 0
-// distinguishes a task that asynq has recovered from one that was sent anew.
-func countsAsFailure(err error) bool { return !errors.Is(err, ErrForeign) }
-
 // retryDelay is the delay of a task that asynq has recovered.
 func retryDelay(n int, err error, task *asynq.Task) time.Duration {
 	if task.Type() == TaskType {
 		return 0
 	}
-	// The program that has lost the task may have another rule, which is not known here.
+	// A server of another program may have lost it, whose rule is not known here.
 	return asynq.DefaultRetryDelayFunc(n, err, task)
 }
 

@@ -73,8 +73,8 @@ func readTask(queue, id, message string, now time.Time) (task, error) {
 	if err == nil && t.Type == "" {
 		err = errors.New("it has no type")
 	}
-	if err != nil {
-		return t, fmt.Errorf("read the message of task %s in queue %s: %w", id, queue, err)
+	if err != nil { // nothing of it counts
+		return task{Request: Request{Queue: queue, ID: id}}, fmt.Errorf("read the message of task %s in queue %s: %w", id, queue, err)
 	}
 	t.Trace = trace.Parse(parent, state)
 	return t, nil

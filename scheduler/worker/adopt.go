@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -18,11 +19,18 @@ import (
 // adoption is a task that becomes a run.
 type adoption struct {
 	ledger.Adoption
+	ctx         context.Context // of its span
 	publication *trace.Publication
 	doubt       bool // it may have been recorded
 	settled     bool
 	err         *error
 	due         []ledger.Due
+}
+
+// active is the active definition of a job, or why there is none here.
+type active struct {
+	job *jobs.Job
+	err error
 }
 
 // adopt makes runs of tasks that plain asynq clients have sent, where a task's type is the name of
@@ -33,27 +41,26 @@ func (w *Worker) adopt(ctx context.Context, some []queue.Request) []error {
 	if err != nil {
 		err = fmt.Errorf("%w: %w", queue.ErrLater, err)
 	}
-	known := make(map[string]*jobs.Job)
+	known := make(map[string]active)
 	var all []*adoption
 	for i, request := range some {
-		job, unfit := known[request.Type], err
-		if job == nil {
-			if job, unfit = w.active(ctx, request.Type); unfit == nil {
-				known[request.Type], unfit = job, err
-			}
+		of, is := known[request.Type]
+		if !is {
+			of.job, of.err = w.active(ctx, request.Type)
+			known[request.Type] = of
 		}
-		if errs[i] = unfit; unfit != nil {
+		if errs[i] = cmp.Or(of.err, err); errs[i] != nil {
 			continue
 		}
 		a := &adoption{err: &errs[i], Adoption: ledger.Adoption{
-			Job: job, Queue: request.Queue, ID: request.ID, Payload: request.Payload,
+			Job: of.job, Queue: request.Queue, ID: request.ID, Payload: request.Payload,
 			Session: session, Giving: rand.Text(), Again: request.Again, Late: request.Late,
 		}}
-		span, publication := w.o.Tracer.Adopt(request.Trace.In(ctx), trace.Run{
-			ID: string(jobs.RequestRunID(job.Name, ledger.AdoptedName(request.Queue, request.ID))), Job: job.Name, Queue: request.Queue,
+		a.ctx, a.publication = w.o.Tracer.Adopt(request.Trace.In(ctx), trace.Run{
+			ID: string(jobs.RequestRunID(of.job.Name, ledger.AdoptedName(request.Queue, request.ID))), Job: of.job.Name, Queue: request.Queue,
 			Trigger: string(ledger.TriggerEnqueue),
 		})
-		a.Trace, a.publication = trace.Of(span), publication
+		a.Trace = trace.Of(a.ctx)
 		all = append(all, a)
 	}
 	w.sendAdoptions(ctx, all)
@@ -62,8 +69,9 @@ func (w *Worker) adopt(ctx context.Context, some []queue.Request) []error {
 		due = append(due, a.due...)
 	}
 	// It is their turn, so those that find a slot start at once.
+	startable := func(d ledger.Due) bool { _, ok := w.direct(d); return ok }
 	n := 0
-	for n < len(due) && !w.draining.Load() && w.slots.TryAcquire(1) {
+	for n < len(due) && startable(due[n]) && w.slots.TryAcquire(1) {
 		n++
 	}
 	if n > 0 {
@@ -99,11 +107,14 @@ func (w *Worker) active(ctx context.Context, name string) (*jobs.Job, error) {
 // sendAdoptions sends adoptions until each has a reply. If one is refused while no earlier attempt
 // is in doubt, its task is retried later; otherwise its outcome is unknown.
 func (w *Worker) sendAdoptions(ctx context.Context, all []*adoption) {
-	if len(all) == 0 {
-		return
+	for _, a := range all {
+		*a.err = fmt.Errorf("%w: it was not sent", queue.ErrLater)
 	}
 	unsettled := slices.Clone(all)
 	_ = ledger.Insist(func() (done bool, err error) { // each adoption has its own error
+		if len(unsettled) == 0 || ctx.Err() != nil { // other servers may have the tasks now
+			return true, nil
+		}
 		// Not under ctx: when the server stops, the reply to a sent adoption is still needed.
 		call, cancel := context.WithTimeout(context.WithoutCancel(ctx), callLimit)
 		defer cancel()
@@ -112,7 +123,7 @@ func (w *Worker) sendAdoptions(ctx context.Context, all []*adoption) {
 			sent[i] = a.Adoption
 		}
 		for i, reply := range w.ledger.AdoptAll(call, sent) {
-			if !w.adopted(ctx, unsettled[i], reply) {
+			if !w.adopted(unsettled[i], reply) {
 				err = reply.Err
 			}
 		}
@@ -125,13 +136,13 @@ func (w *Worker) sendAdoptions(ctx context.Context, all []*adoption) {
 }
 
 // adopted records the reply to an adoption. It returns false if it must be sent again.
-func (w *Worker) adopted(ctx context.Context, a *adoption, reply ledger.Replied) bool {
+func (w *Worker) adopted(a *adoption, reply ledger.Replied) bool {
 	if err := reply.Err; err != nil {
 		var refusal redis.Error
 		over := errors.Is(err, ledger.ErrSession)
-		refused := over || errors.Is(err, jobs.ErrSignature) || errors.Is(err, jobs.ErrUnknownKeys) || errors.As(err, &refusal)
+		refused := over || errors.Is(err, ledger.ErrUnsent) || errors.Is(err, jobs.ErrSignature) || errors.Is(err, jobs.ErrUnknownKeys) || errors.As(err, &refusal)
 		a.doubt = a.doubt || !refused
-		w.often.WarnContext(ctx, "could not make a run of a task yet, will retry", "job", a.Job.Name, "task", a.ID, "error", err)
+		w.often.WarnContext(a.ctx, "could not make a run of a task yet, will retry", "job", a.Job.Name, "task", a.ID, "error", err)
 		if *a.err = err; !a.doubt {
 			*a.err = fmt.Errorf("%w: %w", queue.ErrLater, err)
 		}
@@ -148,11 +159,11 @@ func (w *Worker) adopted(ctx context.Context, a *adoption, reply ledger.Replied)
 	}
 	switch {
 	case reply.Exists:
-		log.InfoContext(ctx, "a task requests a run that exists already", "state", reply.State)
+		log.InfoContext(a.ctx, "a task requests a run that exists already", "state", reply.State)
 	case reply.State == ledger.StateFailed:
-		log.WarnContext(ctx, "a task requests a run that cannot be made")
+		log.WarnContext(a.ctx, "a task requests a run that cannot be made")
 	default:
-		log.InfoContext(ctx, "a task has become a run")
+		log.InfoContext(a.ctx, "a task has become a run")
 	}
 	return true
 }

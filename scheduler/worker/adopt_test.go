@@ -152,30 +152,46 @@ func TestTaskWhileItsRunIsOutstandingExistsAlready(t *testing.T) {
 	}
 }
 
-// TestLostReplyToAnAdoptionMakesNoSecondRun loses the first replies, and the run ends before the
-// adoption is sent again.
+// TestLostReplyToAnAdoptionMakesNoSecondRun loses the first replies, to an adoption alone and to
+// several together, and the runs end before the adoptions are sent again.
 func TestLostReplyToAnAdoptionMakesNoSecondRun(t *testing.T) {
-	f := newFleet(t)
-	var d done
-	f.job("settle", d.handle)
-	run := f.adopted("settle", "4711")
-	var lost atomic.Int32
-	adopts := func(request string) bool { // a claim names no job
-		return strings.Contains(request, "\r\nsettle\r\n") && strings.Contains(request, "\r\n"+string(run)+"\r\n") && lost.Load() < 2
+	for _, n := range []int{1, 3} {
+		t.Run(fmt.Sprint(n, " together"), func(t *testing.T) {
+			f := newFleet(t)
+			var d done
+			f.job("settle", d.handle)
+			var want []string
+			for i := range n { // before the worker, so that it fetches them together
+				f.send("settle", "{}", asynq.TaskID(fmt.Sprint(i)))
+				want = append(want, string(f.adopted("settle", fmt.Sprint(i))))
+			}
+			var lost atomic.Int32
+			adopts := func(request string) bool { // a claim names no job
+				return strings.Contains(request, "\r\nsettle\r\n") && lost.Load() < 2 &&
+					!slices.ContainsFunc(want, func(run string) bool { return !strings.Contains(request, "\r\n"+run+"\r\n") })
+			}
+			f.start(f.lossy(adopts, func() {
+				for _, run := range want {
+					f.awaitState(jobs.RunID(run), ledger.StateSucceeded) // the sweep delivers it
+				}
+				lost.Add(1)
+			}))
+			for i := range n {
+				f.gone(fmt.Sprint(i))
+			}
+			if n := lost.Load(); n != 2 {
+				t.Errorf("%d answers were lost, want 2: nothing was tested", n)
+			}
+			got := d.all()
+			slices.Sort(got)
+			if !slices.Equal(got, want) {
+				t.Errorf("got runs %v, want %v once", got, want)
+			}
+			for i := range n {
+				f.noSecond("settle", fmt.Sprint(i))
+			}
+		})
 	}
-	f.start(f.lossy(adopts, func() {
-		f.awaitState(run, ledger.StateSucceeded) // the sweep delivers it
-		lost.Add(1)
-	}))
-	f.send("settle", "{}", asynq.TaskID("4711"))
-	f.gone("4711")
-	if n := lost.Load(); n != 2 {
-		t.Errorf("%d answers were lost, want 2: nothing was tested", n)
-	}
-	if got := d.all(); len(got) != 1 || got[0] != string(run) {
-		t.Errorf("got runs %v, want %s once", got, run)
-	}
-	f.noSecond("settle", "4711")
 }
 
 // TestLostAckMakesNoSecondRun: asynq keeps a task active whose end it could not record, and

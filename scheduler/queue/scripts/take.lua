@@ -40,8 +40,11 @@ local function sleep()
   call('ZADD', KEYS[6], ms, ARGV[6])
   call('EXPIREAT', KEYS[6], math.ceil((ms + ARGV[8]) / 1000))
 end
-if #ARGV > 10 then call('HDEL', KEYS[5], unpack(ARGV, 11)) end
+local function forget()
+  if #ARGV > 10 then call('HDEL', KEYS[5], unpack(ARGV, 11)) end
+end
 if call('EXISTS', KEYS[2]) == 1 then
+  forget()
   sleep()
   return {0}
 end
@@ -60,23 +63,30 @@ for i = #ids, 1, -1 do
   end
 end
 if n == 0 then
+  forget()
   sleep()
-elseif ARGV[6] ~= '' then
-  call('ZREM', KEYS[6], ARGV[6])
+  return reply
 end
-if n > 0 then call('LTRIM', KEYS[1], 0, -1 - n) end
-if #keys == 0 then return reply end
-if reply[1] == 1 then
+-- The first write may fail, since a key has another type or the memory is full. Then nothing has
+-- changed.
+if #keys == 0 then
+  call('LTRIM', KEYS[1], 0, -1 - n)
+elseif reply[1] == 1 then
+  call('LLEN', KEYS[7])
+  for i = 2, #reply, 2 do call('ZADD', KEYS[8], ARGV[9], reply[i]) end
+  for i = 2, #reply, 2 do call('LPUSH', KEYS[7], reply[i]) end
+  call('LTRIM', KEYS[1], 0, -1 - n)
   for i = 1, #keys do
-    call('LPUSH', KEYS[7], reply[2 * i])
-    call('ZADD', KEYS[8], ARGV[9], reply[2 * i])
     call('HSET', keys[i], 'state', 'active')
     call('HDEL', keys[i], 'pending_since')
   end
-  return reply
+else
+  if ARGV[7] ~= '' then call('HSET', KEYS[5], ARGV[7], now() .. '\31' .. table.concat(reply, '\31', 2)) end
+  call('LTRIM', KEYS[1], 0, -1 - n)
+  call('DEL', unpack(keys))
+  if call('INCRBY', KEYS[3], #keys) == #keys then call('EXPIREAT', KEYS[3], ARGV[5]) end
+  call('INCRBY', KEYS[4], #keys)
 end
-if ARGV[7] ~= '' then call('HSET', KEYS[5], ARGV[7], now() .. '\31' .. table.concat(reply, '\31', 2)) end
-call('DEL', unpack(keys))
-if call('INCRBY', KEYS[3], #keys) == #keys then call('EXPIREAT', KEYS[3], ARGV[5]) end
-call('INCRBY', KEYS[4], #keys)
+forget()
+if ARGV[6] ~= '' then call('ZREM', KEYS[6], ARGV[6]) end
 return reply
