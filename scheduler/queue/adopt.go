@@ -90,10 +90,12 @@ func (r *reception) adopt(queue string, some []task, until time.Time) {
 	if later == len(some) {
 		r.gate.pause() // else the whole queue would go to those that come again later
 	}
-	r.settle(queue, some, errs, until)
-	if len(copied) > 0 {
-		r.putBack(copied...)
-	}
+	r.handlers.Go(func() { // the next fetch need not wait for it
+		r.settle(queue, some, errs, until)
+		if len(copied) > 0 { // now that no task has the ID
+			r.putBack(copied...)
+		}
+	})
 }
 
 // offer calls [Options].Adopt. As with a handler of asynq, a panic ends only that call.
