@@ -87,8 +87,10 @@ func (c *lossyConn) Write(p []byte) (int, error) {
 
 func (c *lossyConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
-	// then the script itself follows
-	if !c.lost.Load() || strings.HasPrefix(string(p[:n]), "-NOSCRIPT") {
+	if strings.HasPrefix(string(p[:n]), "-NOSCRIPT") {
+		c.lost.Store(false) // the script itself follows, perhaps on another connection
+	}
+	if !c.lost.Load() {
 		return n, err
 	}
 	c.meanwhile()
