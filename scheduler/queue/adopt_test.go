@@ -278,3 +278,72 @@ func TestRequestIsWhatItsSenderGave(t *testing.T) {
 		}
 	}
 }
+
+// TestAWorkerThatCanAdoptNothingNowLeavesTheQueue: else it would send all of it to come again later.
+func TestAWorkerThatCanAdoptNothingNowLeavesTheQueue(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Client(t)
+	c, q := newClient(t, rdb)
+	const tasks = 2000
+	for range tasks {
+		enqueueTask(t, rdb, asynq.NewTask("settle", nil), asynq.Queue(q))
+	}
+	a := &adopter{answer: func(queue.Request) error { return queue.ErrLater }}
+	began := time.Now()
+	serveAdopting(t, c, q, a)
+	eventually(t, "some come", func() bool { return len(a.all()) >= 64 })
+	pauses := int(time.Since(began)/(250*time.Millisecond)) + 1 // each takes at least this long
+	if n := len(a.all()); n > 16*(pauses+1) {
+		t.Errorf("%d of %d tasks came in %d pauses, want at most 16 for each", n, tasks, pauses)
+	}
+}
+
+// TestAFetchThatIsRefusedLosesNoTask lets Redis refuse the first thing that a fetch writes.
+func TestAFetchThatIsRefusedLosesNoTask(t *testing.T) {
+	t.Parallel()
+	for _, part := range []string{"active", "lease"} {
+		t.Run(part, func(t *testing.T) {
+			t.Parallel()
+			rdb := redistest.Client(t)
+			c, q := newClient(t, rdb)
+			for range 3 {
+				enqueueTask(t, rdb, asynq.NewTask("settle", nil), asynq.Queue(q))
+			}
+			key := "asynq:{" + q + "}:" + part
+			if err := rdb.Set(t.Context(), key, "of another type", 0).Err(); err != nil {
+				t.Fatal(err)
+			}
+			a, slots := new(adopter), newSlots(1)
+			log, lines := newLog()
+			serve(t, c, queue.Options{Queues: map[string]int{q: 1}, Adopt: a.adopt, Slots: slots, Logger: log, Handle: func(context.Context, []ledger.Due) {}})
+			eventually(t, "the refusal is logged", func() bool { return lines.count("fetching deliveries failed, will retry") == 1 })
+			if err := rdb.Del(t.Context(), key).Err(); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "all tasks come", func() bool { return len(a.all()) == 3 })
+		})
+	}
+}
+
+// TestAPanicEndsOneAdoption as it does for a handler of asynq: the task counts as tried, and the
+// server continues.
+func TestAPanicEndsOneAdoption(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Client(t)
+	c, q := newClient(t, rdb)
+	a := &adopter{answer: func(r queue.Request) error {
+		if r.Type == "odd" {
+			panic("odd")
+		}
+		return nil
+	}}
+	serveAdopting(t, c, q, a)
+	odd := enqueueTask(t, rdb, asynq.NewTask("odd", nil), asynq.Queue(q))
+	eventually(t, "the odd task comes", func() bool { return len(a.all()) == 1 })
+	enqueueTask(t, rdb, asynq.NewTask("settle", nil), asynq.Queue(q))
+	eventually(t, "another task comes", func() bool { return len(a.all()) == 2 })
+	now, err := asynq.NewInspectorFromRedisClient(rdb).GetTaskInfo(q, odd.ID)
+	if err != nil || now.State != asynq.TaskStateActive {
+		t.Errorf("got %+v, %v; want it active, for asynq to recover", now, err)
+	}
+}
