@@ -279,7 +279,8 @@ func TestRequestIsWhatItsSenderGave(t *testing.T) {
 	}
 }
 
-// TestAWorkerThatCanAdoptNothingNowLeavesTheQueue: else it would send all of it to come again later.
+// TestAWorkerThatCanAdoptNothingNowLeavesTheQueue: else it would send all of it to come again
+// later.
 func TestAWorkerThatCanAdoptNothingNowLeavesTheQueue(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Client(t)
