@@ -281,7 +281,7 @@ func (t *tool) runOutputCommand() *cobra.Command {
 		Use: "output RUN", Short: "Print the end of the output of an attempt at a run",
 		Long: `Print the end of the output of a run's last attempt that has printed something, or with --attempt that of another
 one. Output is stored when an attempt ends. A run keeps the outputs of its last 8 attempts, as much of each as
-output.keep of its job says, and up to 2MiB together.
+output.keep of its job says, and up to 1MiB together.
 
 -f follows the run until it ends: it prints what an attempt prints while it runs, beginning with the end of what it
 has printed so far, and continues with the next attempt, also on another worker. To stderr it prints why the run

@@ -482,7 +482,7 @@ type historyFile struct {
 type outputFile struct {
 	// How much of the end of each attempt's output is kept: B, KiB or MiB, from 1KiB to 1MiB. It is
 	// stored in Redis when the attempt ends, and kept as long as the run. A run keeps the outputs
-	// of its last 8 attempts, up to 2MiB together, the last one in any case. They count toward
+	// of its last 8 attempts, up to 1MiB together, the last one in any case. They count toward
 	// limits.history.
 	Keep *string `yaml:"keep" check:"tail" shape:"size" default:"16KiB" example:"256KiB"`
 }

@@ -25,7 +25,7 @@ func (r *Reader) Output(ctx context.Context, id jobs.RunID, attempt int) (ledger
 
 // NoOutput returns the error for an attempt that has no output, which says why.
 func NoOutput(record *ledger.Record, attempt int) error {
-	because := "it printed nothing, or those of later attempts have taken its place: a run keeps its last 8, up to 2MiB"
+	because := "it printed nothing, or those of later attempts have taken its place: a run keeps its last 8, up to 1MiB"
 	at := slices.IndexFunc(record.Attempts, func(a ledger.AttemptRecord) bool { return a.Number == attempt })
 	switch last := record.Last(); {
 	case last == nil:

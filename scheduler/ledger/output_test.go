@@ -68,8 +68,9 @@ func TestOutputsOfARunAreBounded(t *testing.T) {
 		client := f.session("w")
 		for name, c := range map[string]struct{ bytes, attempts, kept int }{
 			"many":  {100, 12, 8},
-			"large": {jobs.MaxTail, 4, 2},
-			"mixed": {400 << 10, 7, 5},
+			"large": {jobs.MaxTail, 4, 1},
+			"half":  {jobs.MaxTail / 2, 4, 2},
+			"mixed": {400 << 10, 7, 2},
 		} {
 			due := f.enqueues(f.Ledger, f.job, name)
 			text := func(n int) string { return fmt.Sprint(n, strings.Repeat("x", c.bytes-2)) }
@@ -88,8 +89,8 @@ func TestOutputsOfARunAreBounded(t *testing.T) {
 					f.wantOutput(due.Run, n, 0, "")
 				}
 			}
-			if size := f.rdb.HStrLen(f.Context(), f.key("output:j"), string(due.Run)).Val(); size > 2<<20+100 {
-				f.Errorf("%s: the outputs take %d bytes, want 2 MiB at most", name, size)
+			if size := f.rdb.HStrLen(f.Context(), f.key("output:j"), string(due.Run)).Val(); size > 1<<20+100 {
+				f.Errorf("%s: the outputs take %d bytes, want 1 MiB at most", name, size)
 			}
 		}
 	})

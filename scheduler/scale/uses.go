@@ -222,7 +222,12 @@ func (m *meter) usesOfRuns() []use {
 		}},
 		{"runs of 100 KiB end", some(20, big, 0), func(ctx context.Context) error { return m.work(ctx, m.job, runs, "") }},
 		{"runs with outputs of 100 KiB end", some(20, "null", 0), func(ctx context.Context) error { return m.work(ctx, m.job, runs, big) }},
-		{"a followed run prints 1 MiB in each of two attempts", some(1, "null", 0), func(ctx context.Context) error { return m.follow(ctx, runs[0]) }},
+		{"a followed run prints 1 MiB in each of two attempts", some(1, "null", 0), func(ctx context.Context) error {
+			return m.follow(ctx, runs[0], jobs.MaxTail, jobs.MaxTail)
+		}},
+		{"attempts print 1 MiB in all, the last one half of it", some(1, "null", 0), func(ctx context.Context) error {
+			return m.follow(ctx, runs[0], jobs.MaxTail/2, jobs.MaxTail/2, jobs.MaxTail/2)
+		}},
 		{"runs of 990 locks begin and end", func(ctx context.Context) error {
 			runs = nil
 			for i := range 20 {
@@ -444,11 +449,15 @@ func (m *meter) work(ctx context.Context, job *jobs.Job, runs []*ledger.Enqueued
 	return nil
 }
 
-// follow runs two attempts at a run. Each prints as much as is kept of its output, and as Redis
-// keeps for the clients that follow it.
-func (m *meter) follow(ctx context.Context, run *ledger.Enqueued) error {
-	due, output := run.Due[0], strings.Repeat("x", jobs.MaxTail)
-	for attempt, outcome := range []ledger.Outcome{ledger.OutcomeHandBack, ledger.OutcomeSuccess} {
+// follow runs attempts at a run, the last of which succeeds. Each prints so many bytes, and as much
+// as Redis keeps for the clients that follow it.
+func (m *meter) follow(ctx context.Context, run *ledger.Enqueued, prints ...int) error {
+	due, outcome := run.Due[0], ledger.OutcomeHandBack
+	for attempt, size := range prints {
+		output := strings.Repeat("x", size)
+		if attempt == len(prints)-1 {
+			outcome = ledger.OutcomeSuccess
+		}
 		request, err := m.locks.Extension().Begin()
 		if err != nil {
 			return err

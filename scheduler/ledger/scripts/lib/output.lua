@@ -1,8 +1,8 @@
 -- Outputs: the ends of what the attempts at a run have printed.
 
--- eachOutput passes the outputs in a value of OUTPUT to f, with the numbers of their attempts, the
--- last attempt first, until f returns true. last: the number of the run's last attempt that has
--- ended.
+-- eachOutput passes to f where the outputs in a value of OUTPUT begin and end, the numbers of their
+-- attempts, and where these end, the last attempt first, until f returns true. It copies no output:
+-- one may be long. last: the number of the run's last attempt that has ended.
 local function eachOutput(value, last, f)
   local from = 1
   while from <= #value do
@@ -12,7 +12,7 @@ local function eachOutput(value, last, f)
       next = string.find(value, '\255', mark + 1, true) or next
       number = sub(value, mark + 1, next - 1)
     end
-    if f(sub(value, from, (mark or next) - 1), number) then return end
+    if f(from, (mark or next) - 1, number, next - 1) then return end
     from = next + 1
   end
 end
@@ -23,25 +23,28 @@ end
 local function outputOf(run, value, number)
   local text, found, last = '', '0', tonumber(run[R_ATTEMPT]) or 1
   if run[R_CLOSED] ~= '1' then last = last - 1 end
-  eachOutput(value, format('%d', last), function(one, of)
+  eachOutput(value, format('%d', last), function(from, upto, of)
     if number ~= '' and number ~= of then return false end
-    text, found = one, of
+    text, found = sub(value, from, upto), of
     return true
   end)
   return text, found
 end
 
 -- withOutput returns the value of OUTPUT for a run after its last attempt has printed a text. It
--- keeps at most 8 outputs and 2 MiB, those of the last attempts.
+-- keeps at most 8 outputs, those of the last attempts, and 1 MiB of text: with more, the copies
+-- would keep Redis busy for too long.
 local function withOutput(id, run, succeeded, text)
   local number = run[R_ATTEMPT]
   if succeeded and number == '1' then return text end
-  local all, n, bytes = {text, number}, 1, #text
-  eachOutput(call('HGET', OUTPUT, id) or '', format('%d', number - 1), function(one, of)
+  local n, bytes, first, last, unmarked = 1, #text, nil, nil, ''
+  local value = bytes < 1048576 and call('HGET', OUTPUT, id) or ''
+  eachOutput(value, format('%d', number - 1), function(from, upto, of, next)
     if of == number then return false end -- this finish was sent before
-    n, bytes = n + 1, bytes + #one
-    if n > 8 or bytes > 2097152 then return true end
-    all[2 * n - 1], all[2 * n] = one, of
+    n, bytes = n + 1, bytes + upto + 1 - from
+    if n > 8 or bytes > 1048576 then return true end
+    first, last, unmarked = first or from, next, upto == next and '\255' .. of or ''
   end)
-  return concat(all, '\255')
+  if not first then return text .. '\255' .. number end
+  return text .. '\255' .. number .. '\255' .. sub(value, first, last) .. unmarked
 end
