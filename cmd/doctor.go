@@ -386,6 +386,14 @@ func (d *doctor) runs(ctx context.Context, conn *connection, _ *configs.Config) 
 	for _, u := range unable {
 		d.say(levelError, "runs", u.Queue, "%s: %s; start a worker that has it, or cancel them: lockstep run cancel", many(u.Runs, "due run"), u.Why)
 	}
+	lists, err := conn.ledger.Staged(ctx)
+	if err != nil {
+		return err
+	}
+	if len(lists) > 0 && lists[0].For >= time.Minute { // else a worker may be about to record them
+		d.say(levelError, "runs", "", "%s of requests, all or none, still to be recorded, the oldest one for %s: their senders have died, and the log of the worker "+
+			"on duty says why it does not record them", many(len(lists), "list"), lists[0].For.Round(time.Second))
+	}
 	parked, all, err := conn.reader.Parked(ctx)
 	if err != nil || len(parked) == 0 {
 		return err

@@ -3,6 +3,7 @@ package cmd
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
@@ -74,5 +75,19 @@ func TestDoctorTellsWorkersApart(t *testing.T) {
 	}
 	if clocks != 2 {
 		t.Errorf("doctor reports the clocks of %d workers, want two", clocks)
+	}
+}
+
+// TestDoctorNamesListsThatNobodyRecords: their senders have died, and no worker is up.
+func TestDoctorNamesListsThatNobodyRecords(t *testing.T) {
+	t.Parallel()
+	server := redistest.New(t, redistest.Options{})
+	rdb := server.Client(t)
+	if err := rdb.HSet(t.Context(), "{lockstep}:lists", "1-x", "{}", fmt.Sprint(time.Now().UnixMilli(), "-y"), "{}").Err(); err != nil {
+		t.Fatal(err)
+	}
+	stdout, _, _ := runTool(t, toolEnv(t, "REDIS_URL="+server.URL()), "doctor")
+	if want := "2 lists of requests, all or none, still to be recorded, the oldest one for "; !strings.Contains(stdout, want) {
+		t.Errorf("doctor prints\n%s\nwant %q", stdout, want)
 	}
 }

@@ -26,6 +26,11 @@ const (
 	// between two looks at what sessions have fetched, however often the sweep is woken
 	fetchedLeast = 50 * time.Millisecond
 
+	// between two looks for lists of requests whose senders have died, and for how long a list has
+	// been staged then: a living sender is sooner done
+	listsEvery = 5 * time.Second
+	listsLeast = 10 * time.Second
+
 	lookUpAfter = 2 * time.Second // after which a confirmed delivery is looked up in its queue
 	// deliveries that are looked up together: at a round trip of 10 ms, pages of this size get
 	// through 1,000,000 of them within lookUpPass
@@ -65,6 +70,7 @@ func (s *Scheduler) sweeps(ctx context.Context) {
 	timer := time.NewTimer(dutyEvery)
 	defer timer.Stop()
 	var looked time.Time // time of the last look at what sessions have fetched
+	var lists time.Time  // and at staged lists
 	// a wake-up may be for the end of a session, and its fetches were not looked at since
 	asked := false
 	for {
@@ -87,6 +93,10 @@ func (s *Scheduler) sweeps(ctx context.Context) {
 			} else {
 				looked, asked = time.Now(), false
 				s.sweepFetched(ctx)
+			}
+			if time.Since(lists) >= listsEvery {
+				lists = time.Now()
+				s.recordStaged(ctx)
 			}
 		}
 		timer.Reset(wait)
@@ -258,6 +268,15 @@ func (s *Scheduler) refuseBroken(ctx context.Context, runs []jobs.RunID) (due []
 		due = append(due, freed...)
 	}
 	return due, ok
+}
+
+// recordStaged records what is missing of atomic lists whose senders have died.
+func (s *Scheduler) recordStaged(ctx context.Context) {
+	call, cancel := context.WithTimeout(ctx, callLimit)
+	defer cancel()
+	if err := s.o.Ledger.RecordStaged(call, listsLeast); err != nil {
+		s.failed(ctx, "record lists of requests whose senders have died", err)
+	}
 }
 
 // sweepFetched pushes again what sessions had fetched and not yet claimed when they ended.

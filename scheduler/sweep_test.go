@@ -4,7 +4,10 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"slices"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -238,6 +241,73 @@ func TestARunWhoseExpiryIsRefusedHoldsUpNoOther(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// cut is a hook that lets one script through, and fails the others.
+type cut struct{ sent atomic.Bool }
+
+func (h *cut) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (h *cut) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		script := strings.HasPrefix(cmd.Name(), "eval")
+		if script && h.sent.Load() {
+			cmd.SetErr(context.DeadlineExceeded)
+			return context.DeadlineExceeded
+		}
+		err := next(ctx, cmd)
+		if script {
+			h.sent.Store(err == nil)
+		}
+		return err
+	}
+}
+
+func (h *cut) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+// TestTheWorkerOnDutyRecordsTheListOfADeadSender, and leaves the list of another one, which is
+// perhaps alive.
+func TestTheWorkerOnDutyRecordsTheListOfADeadSender(t *testing.T) {
+	f := newSweeper(t, "")
+	rdb := redis.NewClient(&redis.Options{Network: f.rdb.Options().Network, Addr: f.rdb.Options().Addr})
+	defer func() { _ = rdb.Close() }()
+	rdb.AddHook(&cut{})
+	list := ledger.List{Atomic: true}
+	for i := range 250 {
+		list.Items = append(list.Items, ledger.Request{Job: unservedJob("j", "q"), ID: fmt.Sprint(i), Trigger: ledger.TriggerEnqueue})
+	}
+	space, err := locks.NewSpace(rdb, f.namespace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ledger.New(rdb, space).EnqueueAll(t.Context(), list); err == nil {
+		t.Fatal("the sender has not died")
+	}
+	lists := "{" + f.namespace + "}:lists"
+	staged, err := f.rdb.HGetAll(t.Context(), lists).Result()
+	if err != nil || len(staged) != 1 {
+		t.Fatalf("%d lists are staged, %v, want 1", len(staged), err)
+	}
+	left := fmt.Sprint(time.Now().Add(-2*listsLeast).UnixMilli(), "-left")
+	for _, text := range staged {
+		f.rdb.HSet(t.Context(), lists, left, text)
+	}
+	f.duty.Store(true)
+	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+	var sweeps sync.WaitGroup
+	sweeps.Go(func() { f.sweeps(ctx) })
+	for ctx.Err() == nil && f.rdb.HExists(ctx, lists, left).Val() {
+		runtime.Gosched()
+	}
+	stop()
+	sweeps.Wait()
+	if n := f.rdb.HLen(t.Context(), "{"+f.namespace+"}:run").Val(); n != 250 {
+		t.Errorf("%d runs are recorded, want 250", n)
+	}
+	if n := f.rdb.HLen(t.Context(), lists).Val(); n != 1 {
+		t.Errorf("%d lists are staged, want that of the living sender", n)
 	}
 }
 

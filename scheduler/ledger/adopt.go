@@ -88,7 +88,7 @@ func (l *Ledger) AdoptAll(ctx context.Context, all []Adoption) []Replied {
 	}
 	var lost error
 	if len(together) > 1 {
-		lost = l.enqueueScript(ctx, together, "", all[0].Session)
+		lost = l.enqueueScript(ctx, together, "", all[0].Session, part{})
 		if space.Over(lost) && !errors.Is(lost, ErrSession) {
 			lost = nil // Redis may have refused all of them because of one
 		}

@@ -121,15 +121,23 @@
 //
 // # Lists of requests
 //
-// A list is recorded by as many scripts as its length and its bytes need, or by one if it is
-// atomic: all of its runs, or none. A request gets its id before it is first sent. So a list may be
-// sent again after a lost reply, a failover or the death of its sender: the runs that were recorded
-// exist already, and the others are recorded. Each request has its own reply.
+// A list is recorded by as many scripts as its length and its bytes need: one that recorded 1,000
+// requests would keep Redis busy for too long. A request gets its id before it is first sent. So a
+// list may be sent again after a lost reply, a failover or the death of its sender: the runs that
+// were recorded exist already, and the others are recorded. Each request has its own reply.
+//
+// An atomic list that needs several scripts is staged first: one script stores all of it (the key
+// lists), unless an error would refuse a part of it. That instant decides: before it, nothing is
+// recorded, and after it, all of the list will be. The sender then records part after part. Each
+// part's script also notes in the same step up to where the list is recorded, and that of the last
+// part removes the list. If the sender dies, the worker on duty records the rest after 10 s. Only
+// one of two processes records a part: the other one finds that the list has advanced. So a request
+// is recorded once even if its run has ended and has left the history in the meantime.
 //
 //   - A request that cannot be recorded does not affect the others: most are refused before
 //     anything is sent, and when Redis refuses a script, each of its requests is sent alone.
 //   - A script that gets no reply may have been executed. The requests behind it are not sent, so
-//     the beginning of the list is recorded.
+//     the beginning of the list is recorded, or, of a list that is staged, all of it by a worker.
 //   - The audit has one entry for a list, which counts the runs that are new.
 //
 // # Requests that come through the queue

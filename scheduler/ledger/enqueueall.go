@@ -17,11 +17,10 @@ const (
 	MaxRequests = 1000
 
 	// MaxAtomic bounds the bytes of arguments and lock keys of a list that is atomic: one script
-	// records it. With MaxRequests requests, it keeps Redis busy for about 8 ms; other lists are
-	// recorded in parts, which take less than 5 ms each.
+	// stages it.
 	MaxAtomic = 1 << 20
 
-	// enqueuedTogether and bytesTogether bound the requests that one script records otherwise.
+	// enqueuedTogether and bytesTogether bound the requests that one script records.
 	enqueuedTogether = 200
 	bytesTogether    = 1 << 20
 
@@ -61,9 +60,10 @@ func (e *RequestError) Unwrap() error { return e.Err }
 // not affect the others. An existing id is no error: as with [Ledger.Enqueue], the reply names the
 // run. If an id occurs twice, the second request finds the run of the first.
 //
-// An atomic list is recorded by one script: all of it or, after an error, none. An error in transit
-// is the same error for all requests without a reply, and for those that were not sent after
-// that. The list may be sent again, with the same ids.
+// An atomic list is recorded as a whole or, after an error, not at all, unless the error says that
+// a worker will record the rest. An error in transit is the same error for all requests without a
+// reply, and for those that were not sent after that. The list may be sent again, with the same
+// ids.
 func (l *Ledger) EnqueueAll(ctx context.Context, list List) ([]Replied, error) {
 	if len(list.Items) > MaxRequests {
 		return nil, &RequestError{MaxRequests, jobs.Permanent(fmt.Errorf("the list has %d requests, and at most %d are taken: %w", len(list.Items), MaxRequests, jobs.ErrTooLarge))}
@@ -99,12 +99,18 @@ func (l *Ledger) EnqueueAll(ctx context.Context, list List) ([]Replied, error) {
 		}
 		all[i], some = w, append(some, w)
 	}
-	if list.Atomic {
-		if err := l.enqueueScript(ctx, some, list.Act.entry(), ""); err != nil {
+	switch entry := list.Act.entry(); {
+	case !list.Atomic:
+		l.enqueueSome(ctx, some, entry)
+	case firstPart(some) < len(some):
+		err := l.enqueueInParts(ctx, some, entry)
+		if err != nil {
 			return nil, fmt.Errorf("enqueue %d runs, all or none: %w", len(some), err)
 		}
-	} else {
-		l.enqueueSome(ctx, some, list.Act.entry())
+	default:
+		if err := l.enqueueScript(ctx, some, entry, "", part{}); err != nil {
+			return nil, fmt.Errorf("enqueue %d runs, all or none: %w", len(some), err)
+		}
 	}
 	for i, w := range all {
 		if w != nil {
@@ -172,16 +178,12 @@ func (l *Ledger) enqueueGroup(ctx context.Context, some []*wanted) {
 func (l *Ledger) enqueueSome(ctx context.Context, some []*wanted, entry string) {
 	var lost error
 	for len(some) > 0 {
-		n, bytes := 1, some[0].size()
-		for n < min(len(some), enqueuedTogether) && bytes+some[n].size() <= bytesTogether {
-			bytes += some[n].size()
-			n++
-		}
+		n := firstPart(some)
 		batch := some[:n]
 		some = some[n:]
 		err := lost
 		if err == nil {
-			err = l.enqueueScript(ctx, batch, entry, "")
+			err = l.enqueueScript(ctx, batch, entry, "", part{})
 		}
 		switch {
 		case err == nil:
@@ -201,47 +203,82 @@ func (l *Ledger) enqueueSome(ctx context.Context, some []*wanted, entry string) 
 	}
 }
 
+// firstPart returns how many of the first requests one script records.
+func firstPart(some []*wanted) int {
+	n, bytes := 0, 0
+	for n < min(len(some), enqueuedTogether) && (n == 0 || bytes+some[n].size() <= bytesTogether) {
+		bytes += some[n].size()
+		n++
+	}
+	return n
+}
+
 // runLists is [Ledger.run] for a script that names the histories of several jobs.
 func (l *Ledger) runLists(ctx context.Context, s script, keys []string, args []any) (space.Reply, error) {
 	return space.RunText(ctx, l.rdb, s.assembled(), keys, args...)
 }
 
-// enqueueScript records requests with one script, or, after an error, none of them. adopting is the
-// session of a worker that adopts them, or "".
-func (l *Ledger) enqueueScript(ctx context.Context, some []*wanted, entry string, adopting locks.SessionID) error {
-	if len(some) == 0 {
-		return nil
-	}
-	kinds := make(map[kind]int)
-	args := make([]any, 2, 2+10+5*len(some)+2)
-	keys, parents := slices.Clip(l.keys), false
+// kinds are the kinds of requests that a script records together.
+type kinds struct {
+	number  map[kind]int // from 1
+	first   []*wanted    // the first request of each
+	parents bool         // a kind has a parent
+}
+
+func kindsOf(some []*wanted) kinds {
+	of := kinds{number: make(map[kind]int)}
 	for _, w := range some {
-		k := w.kind
-		if _, known := kinds[k]; known {
-			continue
+		if of.number[w.kind] == 0 {
+			of.first = append(of.first, w)
+			of.number[w.kind], of.parents = len(of.first), of.parents || w.kind.parent != ""
 		}
-		kinds[k] = len(kinds) + 1
-		keys, parents = append(keys, l.historyOf(k.job)...), parents || k.parent != ""
-		args = append(args, k.job, k.queue, string(k.trigger), k.remember, string(k.parent)+k.trace, k.name, w.definition, k.patience, k.onBusy, k.limits)
 	}
-	args[0], args[1] = entry, len(kinds)
-	if parents {
+	return of
+}
+
+// keysOfKinds returns the keys of enqueueall.
+func (l *Ledger) keysOfKinds(of kinds, entry string) []string {
+	keys := append(slices.Clip(l.keys), l.prefix+listsKey)
+	for _, w := range of.first {
+		keys = append(keys, l.historyOf(w.kind.job)...)
+	}
+	if of.parents {
 		keys = append(keys, l.prefix+childrenKey)
 	}
 	if entry != "" {
 		keys = append(keys, l.prefix+"acts")
+	}
+	return keys
+}
+
+// enqueueScript records requests with one script, or, after an error, none of them. adopting is the
+// session of a worker that adopts them, or "". It returns errGone if the requests are a part of a
+// staged list that another process has recorded.
+func (l *Ledger) enqueueScript(ctx context.Context, some []*wanted, entry string, adopting locks.SessionID, of part) error {
+	if len(some) == 0 {
+		return nil
+	}
+	kinds := kindsOf(some)
+	args := make([]any, 2, 2+10*len(kinds.first)+5*len(some)+5)
+	args[0], args[1] = entry, len(kinds.first)
+	for _, w := range kinds.first {
+		k := w.kind
+		args = append(args, k.job, k.queue, string(k.trigger), k.remember, string(k.parent)+k.trace, k.name, w.definition, k.patience, k.onBusy, k.limits)
 	}
 	for _, w := range some {
 		when := w.giving
 		if w.at > 0 || w.in > 0 {
 			when = strconv.FormatInt(w.at, 10) + " " + strconv.FormatInt(w.in, 10)
 		}
-		args = append(args, kinds[w.kind], string(w.run), when, w.args, w.items)
+		args = append(args, kinds.number[w.kind], string(w.run), when, w.args, w.items)
 	}
-	args = append(args, string(adopting), GeneratedFor.Milliseconds())
-	reply, err := l.runLists(ctx, "enqueueall", keys, args)
-	if err == nil && adopting != "" && len(reply) > 0 && reply[0] == "dead" {
+	args = append(append(args, of.args()...), string(adopting), GeneratedFor.Milliseconds())
+	reply, err := l.runLists(ctx, "enqueueall", l.keysOfKinds(kinds, entry), args)
+	switch {
+	case err == nil && adopting != "" && len(reply) > 0 && reply[0] == "dead":
 		return ErrSession
+	case err == nil && of.list != "" && len(reply) > 0 && reply[0] == "gone":
+		return errGone
 	}
 	if err == nil && len(reply) != len(some) {
 		err = fmt.Errorf("%w: %d replies to %d requests", space.ErrReply, len(reply), len(some))

@@ -210,25 +210,36 @@ func TestARefusedAtomicListRecordsNothing(t *testing.T) {
 		items := []ledger.Request{bill(bulky("a"), "1", 1), bill(bulky("b"), "2", 2), bill(bulky("b"), "3", 2)}
 		items[2].In, items[0].Parent = time.Hour, "b#0"
 		f.enqueues(f.Ledger, newJob("b"), "0")
-		before := f.dump()
-		for _, key := range []string{"run", "body", "defs", "open", "ready", "push", "timer", "ids", "hist:a", "hist:b", "children"} {
-			kept := f.rdb.Exists(f.Context(), f.key(key)).Val() == 1
-			if kept {
-				f.rdb.Rename(f.Context(), f.key(key), f.key("kept"))
-			}
-			f.rdb.Set(f.Context(), f.key(key), "of another program", 0)
-			if _, err := f.EnqueueAll(f.Context(), ledger.List{Items: items, Atomic: true}); err == nil {
-				f.Errorf("%s has the wrong type, and the list is recorded", key)
-			}
-			f.rdb.Del(f.Context(), f.key(key))
-			if kept {
-				f.rdb.Rename(f.Context(), f.key("kept"), f.key(key))
-			}
-			if after := f.dump(); after != before {
-				f.Errorf("%s had the wrong type, and the refused list has changed\n%s\nto\n%s", key, before, after)
-			}
+		f.refuses(items)
+		for i := range 250 {
+			items = append(items, bill(bulky("b"), fmt.Sprint("long", i), i))
 		}
+		f.refuses(items, "lists")
 	})
+}
+
+// refuses checks that an atomic list is refused, and nothing of it recorded, whichever key has the
+// wrong type.
+func (f *fixture) refuses(items []ledger.Request, others ...string) {
+	f.Helper()
+	before := f.dump()
+	for _, key := range append(others, "run", "body", "defs", "open", "ready", "push", "timer", "ids", "hist:a", "hist:b", "children") {
+		kept := f.rdb.Exists(f.Context(), f.key(key)).Val() == 1
+		if kept {
+			f.rdb.Rename(f.Context(), f.key(key), f.key("kept"))
+		}
+		f.rdb.Set(f.Context(), f.key(key), "of another program", 0)
+		if _, err := f.EnqueueAll(f.Context(), ledger.List{Items: items, Atomic: true}); err == nil {
+			f.Errorf("%s has the wrong type, and the list is recorded", key)
+		}
+		f.rdb.Del(f.Context(), f.key(key))
+		if kept {
+			f.rdb.Rename(f.Context(), f.key("kept"), f.key(key))
+		}
+		if after := f.dump(); after != before {
+			f.Errorf("%s had the wrong type, and the refused list has changed\n%s\nto\n%s", key, before, after)
+		}
+	}
 }
 
 // dump returns the keys of runs as a text.

@@ -191,6 +191,13 @@ const flowKey = "flow:"
 //   - #<n>: the n-th of these runs. Only the last 10,000 of them are kept
 const childrenKey = "children"
 
+// listsKey is the key of the atomic lists that are staged: see "Lists of requests" in doc.go. It
+// comes before the histories of kinds, or last. HASH by field:
+//   - the name of a list, which begins with the server ms at which it was staged: a stagedList
+//     (JSON)
+//   - the name and \0: how many of its requests are recorded, if not none
+const listsKey = "lists"
+
 // storedRun is a value of the key run, its fields joined by \31. The tag new is what a new run has.
 // Times are server milliseconds. A field without a value is empty.
 type storedRun struct {

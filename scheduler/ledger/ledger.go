@@ -111,7 +111,7 @@ var library = sync.OnceValue(func() string {
 	var text strings.Builder
 	text.WriteString(space.DeclareKeys(slices.Concat(ownKeys, historyKeys)))
 	for _, noun := range []script{
-		"values", "run", "child", "body", "total", "attempt", "output", "wait", "order", "news", "message", "end", "tick", "job", "carry",
+		"values", "run", "child", "body", "total", "attempt", "output", "wait", "order", "news", "message", "end", "tick", "job", "carry", "list",
 	} {
 		text.WriteString(("lib/" + noun).read())
 	}

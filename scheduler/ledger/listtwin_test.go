@@ -49,7 +49,7 @@ func TestFaultsOfListsAreFound(t *testing.T) {
 	t.Parallel()
 	server := redistest.New(t, redistest.Options{})
 	for what, fault := range map[string][2]string{
-		"one request that exists spoils the others":  {"if #new == 0 then return replies end", "if #new < n then return replies end"},
+		"one request that exists spoils the others":  {"if #new == 0 then", "if #new < n then"},
 		"half of an atomic list is recorded":         {"call('HSET', RUN, unpack(runs))", "call('HSET', RUN, unpack(runs, 1, #new - #new % 2))"},
 		"an id asked for twice is two runs":          {"if states[i] or seen[id] then", "if states[i] then"},
 		"a run of the history is made again":         {"look(ofJob(k), one[1]", "look(ofJob(1), one[1]"},
@@ -126,9 +126,9 @@ func (w *listTwins) run(ctx context.Context, cmd *redis.Cmd) {
 	}
 	kinds, session := args[1].(int), args[len(args)-2].(string)
 	want := make([]any, 0, len(got))
-	for at := 2 + 10*kinds; at < len(args)-2; at += 5 {
+	for at := 2 + 10*kinds; at < len(args)-5; at += 5 {
 		kind, request := args[2+10*(args[at].(int)-1):], args[at:]
-		own := keys[:indexOf(keys, ":hist:")]
+		own := keys[:indexOf(keys, "}:lists")]
 		for _, name := range []string{"hist:", "done:", "output:", "made:"} {
 			own = append(own[:len(own):len(own)], "{"+w.namespace+"}:"+name+fmt.Sprint(kind[0]))
 		}

@@ -18,6 +18,7 @@ var unreached = map[string]string{
 	"locks/generation": "runs after a doubt about one's own session; it reads three fields of a hash",
 	"locks/renew":      "runs once per third of a lease, in no round in particular; BenchmarkRenewal measures it",
 	"ledger/assert":    "runs after a loss of all data, on 100 facts at most",
+	"ledger/unstage":   "runs after Redis has refused the first part of a staged list; it reads two fields of a hash",
 	"ledger/lacks":     "runs after a loss of all data, on 100 ends at most",
 	"queue/take":       "needs a queue server; it reads at most as many deliveries or tasks as a fetch takes",
 	"queue/wake":       "needs a queue server; it reads the last of the sleeping workers",

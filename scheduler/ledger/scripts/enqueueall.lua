@@ -3,8 +3,8 @@
 -- items. They share the calls of Redis, which take longer than all else that a request needs. A
 -- second request for an id finds the run of the first. For requests that a worker adopts, it does
 -- what adopt does, if their ids are new.
--- KEYS: after those of the ledger: the four of the history of each kind's job, then the children if
---       a kind has a parent, then acts if there is an entry for the audit
+-- KEYS: after those of the ledger: lists, the four of the history of each kind's job, then the
+--       children if a kind has a parent, then acts if there is an entry for the audit
 -- ARGV: 1 entry for the audit, or ""; it counts the runs that are new  2 how many kinds there are
 --       for each kind: job, queue, trigger, ms for which its ids are remembered (0: not beyond the
 --       history), the run from which its runs were made or "" and, after a blank, the trace context
@@ -13,19 +13,24 @@
 --       for each request, at most 1,000: its kind (a number), run id, "" or when it starts: not
 --       before (server ms), and not before so many ms from now; or the word for its delivery, as
 --       adopt takes it, arguments (JSON), items (joined by \31)
---       at last: session of the worker that adopts the requests, or "", ms for their words
+--       at last: a staged list of which these are a part, or "", how many of its requests precede
+--       them, how many they end with, or "" if they end it; session of the worker that adopts the
+--       requests, or "", ms for their words
 -- Replies: for each request 1: created and due under the n 1 | 0: created, scheduled | the state of
 --   the run that exists ("" when only the id is remembered, or where other records are long; for
---   adopt, any text means that its id is not new). Or just dead, as in adopt
+--   adopt, any text means that its id is not new). Or just dead, as in adopt, or gone: another
+--   process has recorded this part of the list
 local entry, kinds, session = ARGV[1], tonumber(ARGV[2]), ARGV[#ARGV - 1]
 if session ~= '' and not ends(session) then return {'dead'} end
 local base, first = 2 + 10 * kinds, #KEYS - 4 * kinds - (entry == '' and 0 or 1)
-local n, CHILDREN, parents, traces = (#ARGV - base - 2) / 5, nil, {}, {}
+local n, CHILDREN, parents, traces = (#ARGV - base) / 5 - 1, nil, {}, {}
 for k = 1, kinds do
   parents[k], traces[k] = string.match(ARGV[10 * k - 3], '^([^ ]*)(.*)$')
   if parents[k] ~= '' then CHILDREN = KEYS[#KEYS - (entry == '' and 0 or 1)] end
 end
 if CHILDREN then first = first - 1 end
+local LISTS, list, part, upto = KEYS[first], unpack(ARGV, #ARGV - 4, #ARGV - 2)
+if list ~= '' and not isNext(LISTS, list, part) then return {'gone'} end
 
 -- ofJob makes the functions of the library work on the history of a kind's job. It returns the key.
 local function ofJob(k)
@@ -33,22 +38,10 @@ local function ofJob(k)
   return HIST
 end
 
--- Look for the runs. Some of their records are long: copies of them would take most of the time of
--- a request. which: the numbers of the requests with these ids; nil: all of them, in order.
 local ids, kindOf, states, unknown = {}, {}, {}, {}
+-- look finds the runs. which: the numbers of the requests with these ids; nil: all, in order.
 local function look(key, names, which)
-  local bytes = 0
-  for from = 1, #names, 32 do
-    local upto = math.min(from + 31, #names)
-    local found = bytes < 262144 and call('HMGET', key, unpack(names, from, upto))
-    for j = from, upto do
-      local record = found and found[j - from + 1] or not found and call('HEXISTS', key, names[j]) == 1 and ''
-      if record then
-        bytes = bytes + #record
-        states[which and which[j] or j] = string.match(record, R_MATCH[[(STATE)]]) or ''
-      end
-    end
-  end
+  for j, state in pairs(statesIn(key, names)) do states[which and which[j] or j] = state end
 end
 for i = 1, n do ids[i], kindOf[i] = ARGV[base + 5 * i - 3], tonumber(ARGV[base + 5 * i - 4]) end
 look(RUN, ids)
@@ -79,7 +72,10 @@ for i = 1, n do
     remembers = remembers or ARGV[10 * k - 4] ~= '0'
   end
 end
-if #new == 0 then return replies end
+if #new == 0 then
+  recorded(LISTS, list, upto)
+  return replies
+end
 
 local byName = tonumber(WRITTEN or '1') >= 2
 for k = 1, kinds do if ofKind[k] then checkBodies(ARGV[10 * k - 2]) end end
@@ -88,11 +84,12 @@ for k = 1, kinds do
   local parent = parents[k]
   parents[k] = (parent ~= '' and ofKind[k] and childrenOf(parent, ofKind[k], ofJob(k), CHILDREN) or '') .. traces[k]
 end
+recorded(LISTS, list, upto)
 if remembers then forget(100) end
 if entry ~= '' then audit((string.gsub(entry, '\31[^\31]*', '\31' .. #new, 1))) end
-local names, old = {}, nil
+local names = {}
 for j = 1, #new do names[j] = ids[new[j]] end
-old = call('HMGET', BODY, unpack(names)) -- a foreign write has removed its record
+local old = call('HMGET', BODY, unpack(names)) -- a foreign write has removed its record
 for j = 1, #new do
   if old[j] then
     ofJob(kindOf[new[j]])
