@@ -26,8 +26,8 @@ const (
 	// between two looks at what sessions have fetched, however often the sweep is woken
 	fetchedLeast = 50 * time.Millisecond
 
-	// between two looks for lists of requests whose senders have died, and for how long a list has
-	// been staged then: a living sender is sooner done
+	// between two looks for lists that dead senders have left, and for how long such a list has been
+	// staged: a living sender is sooner done
 	listsEvery = 5 * time.Second
 	listsLeast = 10 * time.Second
 
@@ -270,12 +270,12 @@ func (s *Scheduler) refuseBroken(ctx context.Context, runs []jobs.RunID) (due []
 	return due, ok
 }
 
-// recordStaged records what is missing of atomic lists whose senders have died.
+// recordStaged records what is missing of atomic lists that dead senders have left.
 func (s *Scheduler) recordStaged(ctx context.Context) {
 	call, cancel := context.WithTimeout(ctx, callLimit)
 	defer cancel()
 	if err := s.o.Ledger.RecordStaged(call, listsLeast); err != nil {
-		s.failed(ctx, "record lists of requests whose senders have died", err)
+		s.failed(ctx, "record lists of requests that dead senders have left", err)
 	}
 }
 

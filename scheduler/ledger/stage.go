@@ -127,7 +127,7 @@ func (l *Ledger) enqueueInParts(ctx context.Context, some []*wanted, entry strin
 		return r.Err
 	}
 	if name == "full" {
-		return errors.New("too many lists are staged, whose senders have died, and no worker records them: `lockstep doctor` says more")
+		return errors.New("too many lists are staged: their senders have died, and no worker records the rest of them: `lockstep doctor` says more")
 	}
 	recorded, err := l.recordParts(ctx, name, some, entry, 0)
 	if err == nil {

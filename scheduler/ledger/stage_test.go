@@ -52,7 +52,7 @@ func (*cutSender) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 	return next
 }
 
-// sender returns the ledger of another process, whose scripts go through a hook. Redis knows the
+// sender returns the ledger of another process. Its scripts go through a hook. Redis knows the
 // scripts of lists, so each is one command.
 func (f *fixture) sender(h *cutSender) *ledger.Ledger {
 	f.Helper()
@@ -126,8 +126,8 @@ func TestALongAtomicListIsRecordedInParts(t *testing.T) {
 	})
 }
 
-// TestAWorkerRecordsTheRestOfAnAtomicList whose sender dies before each of its scripts, or before
-// it gets the reply.
+// TestAWorkerRecordsTheRestOfAnAtomicList: its sender dies before each script, or before it gets
+// the reply.
 func TestAWorkerRecordsTheRestOfAnAtomicList(t *testing.T) {
 	each(t, func(f *fixture) {
 		for _, late := range []bool{false, true} {
