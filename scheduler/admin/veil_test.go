@@ -89,7 +89,7 @@ func TestArgsAreHiddenByTheDefinitionOfTheRunOrAsAWhole(t *testing.T) {
 	}
 }
 
-// broken is a fleet whose runs have definitions that cannot be read.
+// broken is a fleet with runs of unreadable definitions.
 type broken struct{ *fakes.Fake }
 
 func (broken) Made(context.Context, *ledger.Record) (*jobs.Job, error) {

@@ -37,7 +37,7 @@ func (s *Schedule) Between(after, upto time.Time, most int) Span {
 }
 
 // last returns the last tick that is not after an instant, given an earlier instant with a tick in
-// between. Next is monotonic, so it bisects for the last second whose next tick is not after upto.
+// between. Next is monotonic, so it bisects for the last second with a next tick not after upto.
 func (s *Schedule) last(earlier, upto time.Time) time.Time {
 	from, to := earlier.Unix(), upto.Unix()
 	for to-from > 1 {

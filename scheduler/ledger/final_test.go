@@ -66,7 +66,7 @@ func endings() []ending {
 	finish := func(a attempt) ledger.Finish {
 		return ledger.Finish{Run: a.Record.ID, Job: a.Job, Token: a.token(), Hold: a.request.ID(), Outcome: ledger.OutcomeSuccess}
 	}
-	// ticking returns a fixture whose job has ticks, one due run of it, and that run's tick.
+	// ticking returns a fixture with a job that has ticks, one due run of it, and that run's tick.
 	ticking := func(f *fixture, name string) (*fixture, ledger.Due, time.Time) {
 		own := *f
 		own.job = newJob(name)

@@ -17,7 +17,7 @@ import (
 	"lockstep/scheduler/ledger"
 )
 
-// errCut is the error of a sender whose connection is cut.
+// errCut is the error of a sender after its connection was cut.
 var errCut = errors.New("the connection is cut")
 
 // cutSender is a hook that lets so many scripts through. Those behind it fail: after they were

@@ -194,7 +194,7 @@ func TestLostReplyToAnAdoptionMakesNoSecondRun(t *testing.T) {
 	}
 }
 
-// TestLostAckMakesNoSecondRun: asynq keeps a task active whose end it could not record, and
+// TestLostAckMakesNoSecondRun: asynq keeps a task active if it could not record the end, and
 // recovers it when its lease is over. By then its run has long ended.
 func TestLostAckMakesNoSecondRun(t *testing.T) {
 	f := newFleet(t)
