@@ -26,8 +26,8 @@ const (
 	// between two looks at what sessions have fetched, however often the sweep is woken
 	fetchedLeast = 50 * time.Millisecond
 
-	// between two looks for lists that dead senders have left, and for how long such a list has been
-	// staged: a living sender is sooner done
+	// between two looks for lists that dead senders have left, and for how long such a list has
+	// been staged: a living sender is sooner done
 	listsEvery = 5 * time.Second
 	listsLeast = 10 * time.Second
 

@@ -71,7 +71,8 @@ func (s *Schedule) Fields() []Part {
 // which the wall clock matches. Any other cron text has one tick for each wall time.
 func (s *Schedule) FollowsRealTime() bool { return s.realTime }
 
-// Location returns the time zone of the wall clock that the schedule follows. It is UTC for an interval.
+// Location returns the time zone of the wall clock that the schedule follows. It is UTC for an
+// interval.
 func (s *Schedule) Location() *time.Location { return s.loc }
 
 // Next returns the first tick strictly after the given instant, in UTC, without a fraction of a
