@@ -28,7 +28,7 @@ var (
 	aclConnect = []string{"ping", "select", "eval", "evalsha", "time"}
 
 	// Reads of the lock space, the ledger and the queues.
-	aclRead = []string{"exists", "get", "hexists", "hget", "hgetall", "hlen", "hmget", "hscan", "hstrlen", "lindex", "llen", "lrange", "smembers", "type", "xrange", "xrevrange",
+	aclRead = []string{"exists", "get", "hexists", "hget", "hgetall", "hkeys", "hlen", "hmget", "hscan", "hstrlen", "lindex", "llen", "lrange", "smembers", "type", "xrange", "xrevrange",
 		"zcard", "zcount", "zlexcount", "zmscore", "zrange", "zrangebylex", "zrangebyscore", "zrevrange", "zrevrangebylex", "zscore"}
 
 	// Writes by our scripts and by pausing a queue.

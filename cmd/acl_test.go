@@ -151,6 +151,10 @@ jobs:
 	first := launch(t, worker, "start")
 	launch(t, worker, "start")
 	eventually(t, time.Minute, "two workers", func() bool { return len(ask[[]any](t, reader, "worker", "ls")) == 2 })
+	// A list of requests that its sender has left: the workers and doctor look at it.
+	if err := admin.HSet(t.Context(), "{lockstep}:lists", "l:x", "no list", "n:x", "1 0").Err(); err != nil {
+		t.Fatal(err)
+	}
 	eventually(t, time.Minute, "the jobs", func() bool { return len(ask[[]any](t, reader, "job", "ls")) == 5 })
 
 	run := strings.TrimSpace(does(producer, 0, "enqueue", "hello", "--id", "p1"))

@@ -391,8 +391,8 @@ func (d *doctor) runs(ctx context.Context, conn *connection, _ *configs.Config) 
 		return err
 	}
 	if len(lists) > 0 && lists[0].For >= time.Minute { // else a worker may be about to record them
-		d.say(levelError, "runs", "", "%s of requests, all or none, still to be recorded, the oldest one for %s: their senders have died, and the log of the worker "+
-			"on duty says why it does not record them", many(len(lists), "list"), lists[0].For.Round(time.Second))
+		d.say(levelError, "runs", "", "%s of requests, all or none, still to be recorded, the oldest one for %s: their senders have died; start a worker, or look "+
+			"into the log of one for the reason", many(len(lists), "list"), lists[0].For.Round(time.Second))
 	}
 	parked, all, err := conn.reader.Parked(ctx)
 	if err != nil || len(parked) == 0 {

@@ -83,7 +83,7 @@ func TestDoctorNamesListsThatNobodyRecords(t *testing.T) {
 	t.Parallel()
 	server := redistest.New(t, redistest.Options{})
 	rdb := server.Client(t)
-	if err := rdb.HSet(t.Context(), "{lockstep}:lists", "1-x", "{}", fmt.Sprint(time.Now().UnixMilli(), "-y"), "{}").Err(); err != nil {
+	if err := rdb.HSet(t.Context(), "{lockstep}:lists", "n:x", "1 0", "n:y", fmt.Sprint(time.Now().UnixMilli(), " 0")).Err(); err != nil {
 		t.Fatal(err)
 	}
 	stdout, _, _ := runTool(t, toolEnv(t, "REDIS_URL="+server.URL()), "doctor")

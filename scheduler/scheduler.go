@@ -205,7 +205,7 @@ func (s *Scheduler) Left() {
 // of Redis and repeats the call.
 func (s *Scheduler) Run(ctx context.Context) error {
 	var group sync.WaitGroup
-	for _, loop := range []func(context.Context){s.ticks, s.sweeps, s.lookUps, s.pauses, s.moves, s.mirrors, s.reasserts, s.histories} {
+	for _, loop := range []func(context.Context){s.ticks, s.sweeps, s.lookUps, s.lists, s.pauses, s.moves, s.mirrors, s.reasserts, s.histories} {
 		group.Go(func() { loop(ctx) })
 	}
 	defer s.often.Flush(context.WithoutCancel(ctx), true)

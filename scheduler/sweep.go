@@ -27,9 +27,11 @@ const (
 	fetchedLeast = 50 * time.Millisecond
 
 	// between two looks for lists that dead senders have left, and for how long such a list has
-	// been staged: a living sender is sooner done
+	// been staged: a living sender is sooner done. Workers without duty leave it to the one on duty
+	// for a while, which may be of a build from before such lists
 	listsEvery = 5 * time.Second
 	listsLeast = 10 * time.Second
+	listsWait  = 10 * time.Second
 
 	lookUpAfter = 2 * time.Second // after which a confirmed delivery is looked up in its queue
 	// deliveries that are looked up together: at a round trip of 10 ms, pages of this size get
@@ -70,7 +72,6 @@ func (s *Scheduler) sweeps(ctx context.Context) {
 	timer := time.NewTimer(dutyEvery)
 	defer timer.Stop()
 	var looked time.Time // time of the last look at what sessions have fetched
-	var lists time.Time  // and at staged lists
 	// a wake-up may be for the end of a session, and its fetches were not looked at since
 	asked := false
 	for {
@@ -93,10 +94,6 @@ func (s *Scheduler) sweeps(ctx context.Context) {
 			} else {
 				looked, asked = time.Now(), false
 				s.sweepFetched(ctx)
-			}
-			if time.Since(lists) >= listsEvery {
-				lists = time.Now()
-				s.recordStaged(ctx)
 			}
 		}
 		timer.Reset(wait)
@@ -270,12 +267,22 @@ func (s *Scheduler) refuseBroken(ctx context.Context, runs []jobs.RunID) (due []
 	return due, ok
 }
 
-// recordStaged records what is missing of atomic lists that dead senders have left.
-func (s *Scheduler) recordStaged(ctx context.Context) {
-	call, cancel := context.WithTimeout(ctx, callLimit)
-	defer cancel()
-	if err := s.o.Ledger.RecordStaged(call, listsLeast); err != nil {
-		s.failed(ctx, "record lists of requests that dead senders have left", err)
+// lists records what is missing of atomic lists that dead senders have left.
+func (s *Scheduler) lists(ctx context.Context) {
+	for sleep(ctx, listsEvery) {
+		least := listsLeast
+		if !s.duty.Load() {
+			least += listsWait
+		}
+		call, cancel := context.WithTimeout(ctx, callLimit)
+		due, err := s.o.Ledger.RecordStaged(call, least)
+		cancel()
+		if err != nil {
+			s.failed(ctx, "record lists of requests that dead senders have left", err)
+		}
+		if len(due) > 0 {
+			s.o.Deliver(ctx, due)
+		}
 	}
 }
 

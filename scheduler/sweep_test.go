@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"runtime"
@@ -282,32 +283,36 @@ func TestTheWorkerOnDutyRecordsTheListOfADeadSender(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := ledger.New(rdb, space).EnqueueAll(t.Context(), list); err == nil {
-		t.Fatal("the sender has not died")
+	if replies, err := ledger.New(rdb, space).EnqueueAll(t.Context(), list); err != nil || !errors.Is(replies[249].Err, ledger.ErrPending) {
+		t.Fatalf("the sender has not died: %v", err)
 	}
 	lists := "{" + f.namespace + "}:lists"
 	staged, err := f.rdb.HGetAll(t.Context(), lists).Result()
-	if err != nil || len(staged) != 1 {
-		t.Fatalf("%d lists are staged, %v, want 1", len(staged), err)
+	if err != nil || len(staged) != 2 {
+		t.Fatalf("lists has %d fields, %v, want 2", len(staged), err)
 	}
-	left := fmt.Sprint(time.Now().Add(-2*listsLeast).UnixMilli(), "-left")
-	for _, text := range staged {
-		f.rdb.HSet(t.Context(), lists, left, text)
+	for field, text := range staged {
+		if strings.HasPrefix(field, "l:") {
+			f.rdb.HSet(t.Context(), lists, "l:left", text, "n:left", fmt.Sprint(time.Now().Add(-2*listsLeast).UnixMilli(), " 0"))
+		}
 	}
 	f.duty.Store(true)
 	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
-	var sweeps sync.WaitGroup
-	sweeps.Go(func() { f.sweeps(ctx) })
-	for ctx.Err() == nil && f.rdb.HExists(ctx, lists, left).Val() {
+	var looks sync.WaitGroup
+	looks.Go(func() { f.lists(ctx) })
+	for ctx.Err() == nil && f.rdb.HExists(ctx, lists, "l:left").Val() {
 		runtime.Gosched()
 	}
 	stop()
-	sweeps.Wait()
+	looks.Wait()
+	if len(f.delivered) != 250 {
+		t.Errorf("%d runs are delivered, want 250", len(f.delivered))
+	}
 	if n := f.rdb.HLen(t.Context(), "{"+f.namespace+"}:run").Val(); n != 250 {
 		t.Errorf("%d runs are recorded, want 250", n)
 	}
-	if n := f.rdb.HLen(t.Context(), lists).Val(); n != 1 {
-		t.Errorf("%d lists are staged, want that of the living sender", n)
+	if n := f.rdb.HLen(t.Context(), lists).Val(); n != 2 {
+		t.Errorf("lists has %d fields, want those of the living sender's list", n)
 	}
 }
 

@@ -130,14 +130,16 @@
 // lists), unless an error would refuse a part of it. That instant decides: before it, nothing is
 // recorded, and after it, all of the list will be. The sender then records part after part. Each
 // part's script also notes in the same step up to where the list is recorded, and that of the last
-// part removes the list. If the sender dies, the worker on duty records the rest after 10 s. Only
-// one of two processes records a part: the other one finds that the list has advanced. So a request
-// is recorded once even if its run has ended and has left the history in the meantime.
+// part removes the list. If the sender dies, the worker on duty records the rest after 10 s, or
+// another one after 20 s. Only one of two processes records a part: the other one finds that the
+// list has advanced. So a request is recorded once even if its run has ended and has left the
+// history in the meantime. The name of a list is a digest of it: one that is sent again while it is
+// staged is the same list.
 //
 //   - A request that cannot be recorded does not affect the others: most are refused before
 //     anything is sent, and when Redis refuses a script, each of its requests is sent alone.
 //   - A script that gets no reply may have been executed. The requests behind it are not sent, so
-//     the beginning of the list is recorded, or, of a list that is staged, all of it by a worker.
+//     the beginning of the list is recorded; a list that was staged is recorded by a worker.
 //   - The audit has one entry for a list, which counts the runs that are new.
 //
 // # Requests that come through the queue

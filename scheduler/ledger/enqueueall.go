@@ -60,10 +60,11 @@ func (e *RequestError) Unwrap() error { return e.Err }
 // not affect the others. An existing id is no error: as with [Ledger.Enqueue], the reply names the
 // run. If an id occurs twice, the second request finds the run of the first.
 //
-// An atomic list is recorded as a whole or, after an error, not at all, unless the error says that
-// a worker will record the rest. An error in transit is the same error for all requests without a
-// reply, and for those that were not sent after that. The list may be sent again, with the same
-// ids.
+// An atomic list is recorded as a whole or, after an error, not at all. An error in transit leaves
+// open which; of a list that is not atomic, it is the same error for all requests without a reply,
+// and for those that were not sent after that. The list may be sent again, with the same ids. If a
+// long atomic list could only be recorded in part, the other requests have the error [ErrPending]:
+// a worker will record them.
 func (l *Ledger) EnqueueAll(ctx context.Context, list List) ([]Replied, error) {
 	if len(list.Items) > MaxRequests {
 		return nil, &RequestError{MaxRequests, jobs.Permanent(fmt.Errorf("the list has %d requests, and at most %d are taken: %w", len(list.Items), MaxRequests, jobs.ErrTooLarge))}
@@ -252,8 +253,8 @@ func (l *Ledger) keysOfKinds(of kinds, entry string) []string {
 }
 
 // enqueueScript records requests with one script, or, after an error, none of them. adopting is the
-// session of a worker that adopts them, or "". It returns errGone if the requests are a part of a
-// staged list that another process has recorded.
+// session of a worker that adopts them, or "". of names a part of a staged list; it returns errAhead
+// if another process has recorded that, and errGone if the list is not staged.
 func (l *Ledger) enqueueScript(ctx context.Context, some []*wanted, entry string, adopting locks.SessionID, of part) error {
 	if len(some) == 0 {
 		return nil
@@ -277,6 +278,8 @@ func (l *Ledger) enqueueScript(ctx context.Context, some []*wanted, entry string
 	switch {
 	case err == nil && adopting != "" && len(reply) > 0 && reply[0] == "dead":
 		return ErrSession
+	case err == nil && of.list != "" && len(reply) > 0 && reply[0] == "ahead":
+		return errAhead
 	case err == nil && of.list != "" && len(reply) > 0 && reply[0] == "gone":
 		return errGone
 	}

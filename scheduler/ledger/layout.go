@@ -193,9 +193,9 @@ const childrenKey = "children"
 
 // listsKey is the key of the atomic lists that are staged: see "Lists of requests" in doc.go. It
 // comes before the histories of kinds, or last. HASH by field:
-//   - the name of a list, which begins with the server ms at which it was staged: a stagedList
-//     (JSON)
-//   - the name and \0: how many of its requests are recorded, if not none
+//   - l:<name of a list>: a stagedList (gob)
+//   - n:<name of a list>: server ms at which it was staged, a blank, and how many of its requests
+//     are recorded
 const listsKey = "lists"
 
 // storedRun is a value of the key run, its fields joined by \31. The tag new is what a new run has.

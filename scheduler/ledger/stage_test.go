@@ -2,6 +2,7 @@ package ledger_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -138,9 +139,9 @@ func TestAWorkerRecordsTheRestOfAnAtomicList(t *testing.T) {
 				job := bulky(fmt.Sprintf("j%d%t", executed, late))
 				items := bills(job, 450)
 				items[449].In = time.Hour
-				_, err := f.sender(cut).EnqueueAll(f.Context(), ledger.List{Items: items, Atomic: true})
-				if !errors.Is(err, errCut) {
-					f.Fatalf("%s: %v, want the error of the connection", when, err)
+				replies, err := f.sender(cut).EnqueueAll(f.Context(), ledger.List{Items: items, Atomic: true})
+				if errors.Is(err, errCut) != (executed == 0) || err != nil && !strings.Contains(err.Error(), "if the list is stored nevertheless") {
+					f.Fatalf("%s: %v, want the error of the connection, unless the list is stored", when, err)
 				}
 				want, done := 450, int(executed)
 				if late {
@@ -149,14 +150,16 @@ func TestAWorkerRecordsTheRestOfAnAtomicList(t *testing.T) {
 				if done == 0 {
 					want = 0
 				}
-				if said := strings.Contains(err.Error(), "a worker will record the rest"); said != (executed > 0) {
-					f.Errorf("%s: the error is %v", when, err)
+				for i, r := range replies {
+					if pending := i >= 200*(int(executed)-1); errors.Is(r.Err, ledger.ErrPending) != pending || (r.Enqueued == nil) != pending {
+						f.Fatalf("%s, items[%d]: got %+v", when, i, r)
+					}
 				}
 				if got, recorded := len(f.recorded()), min(450, 200*max(0, done-1)); got != recorded {
 					f.Errorf("%s: %d runs are recorded, want %d", when, got, recorded)
 				}
-				if err := f.RecordStaged(f.Context(), time.Hour); err != nil {
-					f.Errorf("%s: %v", when, err)
+				if due, err := f.RecordStaged(f.Context(), time.Hour); err != nil || len(due) > 0 {
+					f.Errorf("%s: %v, %v, want the list of a living sender to stay", when, due, err)
 				}
 				if lists, err := f.Staged(f.Context()); err != nil || len(lists) != btoi(0 < done && done < 4) {
 					f.Errorf("%s: %v, %v are staged after a worker has looked for lists of an hour ago", when, lists, err)
@@ -164,8 +167,9 @@ func TestAWorkerRecordsTheRestOfAnAtomicList(t *testing.T) {
 				// Whatever has ended and left the history in the meantime is not recorded again.
 				gone := f.recorded()
 				f.forgetRuns()
-				if err := f.RecordStaged(f.Context(), 0); err != nil {
-					f.Errorf("%s: %v", when, err)
+				due, err := f.RecordStaged(f.Context(), 0)
+				if err != nil || len(due) != max(0, want-len(gone)-1) {
+					f.Errorf("%s: %d runs are due, %v", when, len(due), err)
 				}
 				f.wantWhole(when, want-len(gone))
 				if n := f.rdb.ZCard(f.Context(), f.key("timer")).Val(); n != int64(want/450) {
@@ -196,7 +200,7 @@ func TestARequestOfAnAtomicListIsRecordedOnce(t *testing.T) {
 			for range 3 {
 				workers.Go(func() {
 					for ctx.Err() == nil {
-						if err := f.RecordStaged(f.Context(), 0); err != nil {
+						if _, err := f.RecordStaged(f.Context(), 0); err != nil {
 							f.Error(err)
 							return
 						}
@@ -228,7 +232,7 @@ func TestASlowSenderOfAnAtomicListRecordsNothingAgain(t *testing.T) {
 			var once sync.Once
 			slow := &cutSender{then: func() {
 				once.Do(func() {
-					if err := f.RecordStaged(f.Context(), 0); err != nil {
+					if _, err := f.RecordStaged(f.Context(), 0); err != nil {
 						f.Error(err)
 					}
 					f.wantWhole("the worker is done", 450)
@@ -237,12 +241,12 @@ func TestASlowSenderOfAnAtomicListRecordsNothingAgain(t *testing.T) {
 			}}
 			slow.left.Store(executed)
 			replies, err := f.sender(slow).EnqueueAll(f.Context(), ledger.List{Items: bills(bulky("a"), 450), Atomic: true})
-			if err != nil {
+			if unknown := err != nil && strings.Contains(err.Error(), "no longer stored"); unknown != (executed == 1) {
 				f.Fatal(err)
 			}
 			for i, r := range replies {
-				if made := i < 200*int(executed-1); r.Err != nil || r.Exists == made || r.Run == "" {
-					f.Fatalf("slow after %d scripts, items[%d]: got %+v", executed, i, r.Enqueued)
+				if made := i < 200*int(executed-1); (r.Err == nil) != made || made && (r.Exists || r.Run == "") || errors.Is(r.Err, ledger.ErrPending) {
+					f.Fatalf("slow after %d scripts, items[%d]: got %+v", executed, i, r)
 				}
 			}
 			f.wantWhole("at last", 0)
@@ -269,19 +273,23 @@ func TestARefusalAfterAListIsStaged(t *testing.T) {
 			}}
 			cut.left.Store(executed)
 			f.enqueues(f.Ledger, f.job, "first")
-			_, err := f.sender(cut).EnqueueAll(f.Context(), ledger.List{Items: bills(bulky("a"), 450), Atomic: true})
-			said := err != nil && strings.Contains(err.Error(), "a worker will record the rest")
-			if err == nil || said != (executed > 1) {
+			replies, err := f.sender(cut).EnqueueAll(f.Context(), ledger.List{Items: bills(bulky("a"), 450), Atomic: true})
+			if (err == nil) != (executed > 1) {
 				f.Errorf("refused after %d scripts: %v", executed, err)
 			}
+			for i, r := range replies {
+				if pending := i >= 200*int(executed-1); errors.Is(r.Err, ledger.ErrPending) != pending {
+					f.Fatalf("refused after %d scripts, items[%d]: got %+v", executed, i, r)
+				}
+			}
 			if executed > 1 {
-				if err := f.RecordStaged(f.Context(), 0); err == nil {
+				if _, err := f.RecordStaged(f.Context(), 0); err == nil {
 					f.Error("Redis refuses the rest, and no error says so")
 				}
 			}
 			f.rdb.Del(f.Context(), f.key("open"))
 			f.rdb.Rename(f.Context(), f.key("kept"), f.key("open"))
-			if err := f.RecordStaged(f.Context(), 0); err != nil {
+			if _, err := f.RecordStaged(f.Context(), 0); err != nil {
 				f.Error(err)
 			}
 			want := 1
@@ -299,39 +307,114 @@ func TestStagedListsAreBounded(t *testing.T) {
 	each(t, func(f *fixture) {
 		cut := &cutSender{}
 		sender := f.sender(cut)
-		for n := range 105 {
+		for n := range 205 {
 			cut.left.Store(1)
 			_, err := sender.EnqueueAll(f.Context(), ledger.List{Items: bills(bulky(fmt.Sprint("j", n)), 201), Atomic: true})
-			if full := err != nil && strings.Contains(err.Error(), "too many lists are staged"); full != (n >= 100) {
+			if full := err != nil && strings.Contains(err.Error(), "too many atomic lists are being recorded"); full != (n >= 200) {
 				f.Fatalf("list %d: %v", n, err)
 			}
 		}
-		if lists, err := f.Staged(f.Context()); err != nil || len(lists) != 100 {
+		if lists, err := f.Staged(f.Context()); err != nil || len(lists) != 200 {
 			f.Errorf("%d lists are staged, %v", len(lists), err)
 		}
-		if err := f.RecordStaged(f.Context(), 0); err != nil {
+		if _, err := f.RecordStaged(f.Context(), 0); err != nil {
 			f.Error(err)
 		}
-		f.wantWhole("at last", 100*201)
+		f.wantWhole("at last", 200*201)
 	})
 }
 
-// TestAnUnreadableStagedListSpoilsNoOther: another program wrote it.
+// TestAnUnreadableStagedListSpoilsNoOther: another program wrote it, or has removed a part of it.
 func TestAnUnreadableStagedListSpoilsNoOther(t *testing.T) {
 	each(t, func(f *fixture) {
 		cut := &cutSender{}
 		cut.left.Store(1)
-		if _, err := f.sender(cut).EnqueueAll(f.Context(), ledger.List{Items: bills(bulky("a"), 250), Atomic: true}); err == nil {
-			f.Fatal("the sender is alive")
+		if replies, err := f.sender(cut).EnqueueAll(f.Context(), ledger.List{Items: bills(bulky("a"), 250), Atomic: true}); err != nil || replies[0].Err == nil {
+			f.Fatalf("the sender is alive: %v", err)
 		}
-		f.rdb.HSet(f.Context(), f.key("lists"), "1-x", "no JSON", "2-y", `{"Requests":[{"Kind":3}]}`, "junk", "junk", "3-z", `{}`, "3-z\x00", "7")
-		err := f.RecordStaged(f.Context(), 0)
-		for _, name := range []string{"1-x", "2-y", "3-z"} {
-			if err == nil || !strings.Contains(err.Error(), "redis-cli HDEL "+f.key("lists")+" "+name) {
-				f.Errorf("%v, want it to say how to drop %s", err, name)
+		list := ""
+		for field, text := range f.rdb.HGetAll(f.Context(), f.key("lists")).Val() {
+			if strings.HasPrefix(field, "l:") {
+				list = text
 			}
+		}
+		f.rdb.HSet(f.Context(), f.key("lists"), "l:text", "no list", "n:text", "1 0", "l:alone", list, "n:alone", "1 0", "n:done", "1 250", "l:done", list,
+			"l:half", list, "n:progress", "1 0", "n:junk", "junk", "l:junk", list, "stray", "x")
+		f.rdb.HDel(f.Context(), f.key("lists"), "n:half")
+		_, err := f.RecordStaged(f.Context(), 0)
+		for _, name := range []string{"text", "done", "half", "progress", "junk"} {
+			if want := fmt.Sprintf("redis-cli HDEL %s l:%s n:%[2]s", f.key("lists"), name); err == nil || !strings.Contains(err.Error(), want) {
+				f.Errorf("%v, want it to say %q", err, want)
+			}
+		}
+		if err != nil && strings.Contains(err.Error(), "alone") {
+			f.Errorf("a list is recorded under two names: %v", err)
 		}
 		f.rdb.Del(f.Context(), f.key("lists"))
 		f.wantWhole("at last", 250)
+	})
+}
+
+// TestAListThatIsSentAgainWhileItIsStaged is the same list: a worker does not record it once more.
+func TestAListThatIsSentAgainWhileItIsStaged(t *testing.T) {
+	each(t, func(f *fixture) {
+		list := ledger.List{Items: bills(bulky("a"), 450), Atomic: true, Act: &ledger.Act{Who: "ann", What: "enqueue", On: "a"}}
+		for executed := range int32(3) {
+			cut := &cutSender{late: true}
+			cut.left.Store(executed)
+			if _, err := f.sender(cut).EnqueueAll(f.Context(), list); (err != nil) != (executed == 0) {
+				f.Fatal(err)
+			}
+			for i, r := range f.enqueueAll(list) {
+				if r.Err != nil || r.Exists != (i < 200*int(executed)) {
+					f.Fatalf("cut after %d scripts, items[%d]: got %+v, %v", executed, i, r.Enqueued, r.Err)
+				}
+			}
+			f.wantWhole("sent again", 450)
+			f.forgetRuns()
+		}
+	})
+}
+
+// TestAnAtomicListThatIsLostIsNotConfirmed: Redis loses all data before one of its parts.
+func TestAnAtomicListThatIsLostIsNotConfirmed(t *testing.T) {
+	each(t, func(f *fixture) {
+		for executed := int32(1); executed < 4; executed++ {
+			lost := &cutSender{then: func() {
+				f.forgetRuns()
+				f.rdb.Del(f.Context(), f.key("lists"))
+			}}
+			lost.left.Store(executed)
+			replies, err := f.sender(lost).EnqueueAll(f.Context(), ledger.List{Items: bills(bulky("a"), 450), Atomic: true})
+			last := len(replies) - 1
+			if err == nil && (replies[last].Err == nil || errors.Is(replies[last].Err, ledger.ErrPending)) {
+				f.Errorf("lost after %d scripts: got %+v", executed, replies[last])
+			}
+		}
+	})
+}
+
+// TestALongListKeepsItsArgs as they are, up to the bound, also when a worker records it.
+func TestALongListKeepsItsArgs(t *testing.T) {
+	each(t, func(f *fixture) {
+		job := newJob("a")
+		job.Every = 0
+		args := json.RawMessage(`{"x":"` + strings.Repeat(`<\"\u0026>é`, 300) + "\xff" + `"}`)
+		var items []ledger.Request
+		for i := range 230 {
+			items = append(items, ledger.Request{Job: job, ID: fmt.Sprint(i), Args: args, Trigger: ledger.TriggerEnqueue})
+		}
+		cut := &cutSender{}
+		cut.left.Store(1)
+		if _, err := f.sender(cut).EnqueueAll(f.Context(), ledger.List{Items: items, Atomic: true}); err != nil {
+			f.Fatal(err)
+		}
+		if _, err := f.RecordStaged(f.Context(), 0); err != nil {
+			f.Fatal(err)
+		}
+		record, _, err := f.Find(f.Context(), "a#229")
+		if err != nil || string(record.Args) != string(args) {
+			f.Errorf("%v, the args are %.60q..., want %.60q...", err, record.Args, args)
+		}
 	})
 }

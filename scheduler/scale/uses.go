@@ -190,6 +190,7 @@ func (m *meter) usesOfRuns() []use {
 		{"a list of 1,000 requests", nil, m.list(1000, "null", false)},
 		{"an atomic list of 1,000 requests", nil, m.list(1000, "null", true)},
 		{"an atomic list of 1 MiB", nil, m.list(10, big, true)},
+		{"an atomic list of 1,000 requests, 1 MiB in all", nil, m.list(1000, quoted(1000), true)},
 		{"a list of 4 MiB", nil, m.list(40, big, false)},
 		{"requests of 100 KiB", nil, some(10, big, time.Hour)},
 		{"outstanding runs", nil, func(ctx context.Context) error { _, err := m.ledger.Outstanding(ctx, "", 5000); return err }},

@@ -283,6 +283,8 @@ func (s *Server) problem(w http.ResponseWriter, r *http.Request, err error) int 
 func statusOf(err error) int {
 	_, tooLarge := errors.AsType[*http.MaxBytesError](err)
 	switch {
+	case errors.Is(err, ledger.ErrPending):
+		return http.StatusAccepted
 	case errors.Is(err, errNoPath), errors.Is(err, ledger.ErrUnknown), errors.Is(err, queue.ErrNoQueue), errors.Is(err, ErrNoConfig):
 		return http.StatusNotFound
 	case errors.Is(err, ledger.ErrRefused), errors.Is(err, jobs.ErrSignature), errors.Is(err, jobs.ErrUnknownKeys), errors.Is(err, queue.ErrOwned), errors.Is(err, errOtherWorker), errors.Is(err, locks.ErrStale):

@@ -18,8 +18,8 @@
 --       requests, or "", ms for their words
 -- Replies: for each request 1: created and due under the n 1 | 0: created, scheduled | the state of
 --   the run that exists ("" when only the id is remembered, or where other records are long; for
---   adopt, any text means that its id is not new). Or just dead, as in adopt, or gone: another
---   process has recorded this part of the list
+--   adopt, any text means that its id is not new). Or just dead, as in adopt; ahead: another process
+--   has recorded this part of the list; or gone: the list is not staged
 local entry, kinds, session = ARGV[1], tonumber(ARGV[2]), ARGV[#ARGV - 1]
 if session ~= '' and not ends(session) then return {'dead'} end
 local base, first = 2 + 10 * kinds, #KEYS - 4 * kinds - (entry == '' and 0 or 1)
@@ -30,7 +30,10 @@ for k = 1, kinds do
 end
 if CHILDREN then first = first - 1 end
 local LISTS, list, part, upto = KEYS[first], unpack(ARGV, #ARGV - 4, #ARGV - 2)
-if list ~= '' and not isNext(LISTS, list, part) then return {'gone'} end
+if list ~= '' then
+  local _, n = progress(LISTS, list)
+  if n ~= part then return {n and 'ahead' or 'gone'} end
+end
 
 -- ofJob makes the functions of the library work on the history of a kind's job. It returns the key.
 local function ofJob(k)
@@ -84,9 +87,9 @@ for k = 1, kinds do
   local parent = parents[k]
   parents[k] = (parent ~= '' and ofKind[k] and childrenOf(parent, ofKind[k], ofJob(k), CHILDREN) or '') .. traces[k]
 end
-recorded(LISTS, list, upto)
 if remembers then forget(100) end
 if entry ~= '' then audit((string.gsub(entry, '\31[^\31]*', '\31' .. #new, 1))) end
+recorded(LISTS, list, upto)
 local names = {}
 for j = 1, #new do names[j] = ids[new[j]] end
 local old = call('HMGET', BODY, unpack(names)) -- a foreign write has removed its record

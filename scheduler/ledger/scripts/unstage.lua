@@ -1,7 +1,9 @@
 -- unstage drops a staged list of which nothing is recorded.
--- KEYS: as those of stage
+-- KEYS: those of the ledger, then lists
 -- ARGV: 1 name of the list
--- Replies: 1, or 0: a part of it is recorded, or all
+-- Replies: dropped | recorded: a part of it is | gone: it is not staged
 local LISTS, list = KEYS[#KEYS], ARGV[1]
-if not isNext(LISTS, list, '0') then return {0} end
-return {call('HDEL', LISTS, list)}
+local _, n = progress(LISTS, list)
+if n ~= '0' then return {n and 'recorded' or 'gone'} end
+recorded(LISTS, list, '')
+return {'dropped'}

@@ -18,14 +18,19 @@ local function statesIn(key, ids)
   return states
 end
 
--- isNext reports whether a list is staged of which so many requests are recorded.
-local function isNext(LISTS, list, n)
-  return call('HEXISTS', LISTS, list) == 1 and (call('HGET', LISTS, list .. '\0') or '0') == n
+-- progress returns when a list was staged (server ms), and how many of its requests are recorded; or
+-- nil for a list that is not staged.
+local function progress(LISTS, list)
+  return string.match(call('HGET', LISTS, 'n:' .. list) or '', '^(%d+) (%d+)$')
 end
 
 -- recorded notes that the first n requests of a staged list are recorded, or, with '', all of them:
 -- then the list is no longer staged.
 local function recorded(LISTS, list, n)
   if list == '' then return end
-  if n == '' then call('HDEL', LISTS, list, list .. '\0') else call('HSET', LISTS, list .. '\0', n) end
+  if n == '' then
+    call('HDEL', LISTS, 'l:' .. list, 'n:' .. list)
+  else
+    call('HSET', LISTS, 'n:' .. list, progress(LISTS, list) .. ' ' .. n)
+  end
 end
