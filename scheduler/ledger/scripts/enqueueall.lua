@@ -18,8 +18,8 @@
 --       requests, or "", ms for their words
 -- Replies: for each request 1: created and due under the n 1 | 0: created, scheduled | the state of
 --   the run that exists ("" when only the id is remembered, or where other records are long; for
---   adopt, any text means that its id is not new). Or just dead, as in adopt; ahead: another process
---   has recorded this part of the list; or gone: the list is not staged
+--   adopt, any text means that its id is not new). Or just dead, as in adopt; ahead: another
+--   process has recorded this part of the list; or gone: the list is not staged
 local entry, kinds, session = ARGV[1], tonumber(ARGV[2]), ARGV[#ARGV - 1]
 if session ~= '' and not ends(session) then return {'dead'} end
 local base, first = 2 + 10 * kinds, #KEYS - 4 * kinds - (entry == '' and 0 or 1)

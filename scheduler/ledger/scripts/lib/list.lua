@@ -18,8 +18,8 @@ local function statesIn(key, ids)
   return states
 end
 
--- progress returns when a list was staged (server ms), and how many of its requests are recorded; or
--- nil for a list that is not staged.
+-- progress returns when a list was staged (server ms), and how many of its requests are recorded;
+-- or nil for a list that is not staged.
 local function progress(LISTS, list)
   return string.match(call('HGET', LISTS, 'n:' .. list) or '', '^(%d+) (%d+)$')
 end
