@@ -253,8 +253,8 @@ func (l *Ledger) keysOfKinds(of kinds, entry string) []string {
 }
 
 // enqueueScript records requests with one script, or, after an error, none of them. adopting is the
-// session of a worker that adopts them, or "". of names a part of a staged list; it returns errAhead
-// if another process has recorded that, and errGone if the list is not staged.
+// session of a worker that adopts them, or "". of names a part of a staged list: enqueueScript
+// returns errAhead if another process has recorded that, and errGone if the list is not staged.
 func (l *Ledger) enqueueScript(ctx context.Context, some []*wanted, entry string, adopting locks.SessionID, of part) error {
 	if len(some) == 0 {
 		return nil
