@@ -27,11 +27,11 @@ const (
 	fetchedLeast = 50 * time.Millisecond
 
 	// between two looks for lists that dead senders have left, and for how long such a list has
-	// been staged: a living sender is sooner done. Workers without duty leave it to the one on duty
-	// for a while, which may be of a build from before such lists
+	// been staged: a living sender is sooner done. The worker on duty may be of a build from before
+	// such lists; the others wait for it this many times as long
 	listsEvery = 5 * time.Second
 	listsLeast = 10 * time.Second
-	listsWait  = 10 * time.Second
+	listsWait  = 3
 
 	lookUpAfter = 2 * time.Second // after which a confirmed delivery is looked up in its queue
 	// deliveries that are looked up together: at a round trip of 10 ms, pages of this size get
@@ -269,11 +269,14 @@ func (s *Scheduler) refuseBroken(ctx context.Context, runs []jobs.RunID) (due []
 
 // lists records what is missing of atomic lists that dead senders have left.
 func (s *Scheduler) lists(ctx context.Context) {
-	for sleep(ctx, listsEvery) {
+	for looked := time.Now(); sleep(ctx, listsEvery); {
 		least := listsLeast
 		if !s.duty.Load() {
-			least += listsWait
+			if least *= listsWait; time.Since(looked) < listsEvery*listsWait {
+				continue
+			}
 		}
+		looked = time.Now()
 		call, cancel := context.WithTimeout(ctx, callLimit)
 		due, err := s.o.Ledger.RecordStaged(call, least)
 		cancel()

@@ -72,10 +72,10 @@
 // Each script that ends a hold or a wait appends how it ended to a stream ([Entry]), unless the
 // space keeps nothing. Three functions do so for all paths: giveBack (the fast ones)
 // and S.free end a hold, and forget ends a wait. A time and a number bound the stream ([Keep]); the
-// last client that declares some has set them. An entry has at most 150 bytes, and a larger record
-// takes several. Old ones are removed with about every tenth entry and with each renewal, in whole
-// nodes of the stream: some more than the bounds may remain. An entry never makes a script
-// fail: when memory is full, or the key has another type, the end of a hold is not kept.
+// last client that declares some has set them. An entry takes at most 150 bytes of memory, and a
+// larger record takes several. Old ones are removed with about every hundredth entry and with each
+// renewal, in whole nodes of the stream: some more than the bounds may remain. An entry never makes
+// a script fail: when memory is full, or the key has another type, the end of a hold is not kept.
 //
 // A hold that Redis itself did not end has no entry: one that it lost with its data, or one of a
 // session that came back too late to re-assert it.

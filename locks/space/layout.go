@@ -70,8 +70,9 @@ var keys = []struct{ name, kind string }{
 	{"seq", "string"},
 	// How holds and waits have ended, in the order of their ends: the time of an entry's ID is that
 	// of the end. Each has one field:
-	//   - e: a StoredEntry, or its first 150 bytes
-	//   - m: the next 150 bytes of it. So the number of entries bounds their memory, too
+	//   - e: a StoredEntry of up to 116 bytes, or the first 110 bytes of a larger one
+	//   - m: the next 110 bytes of it. So the number of entries bounds their memory, too: an entry
+	//     takes 150 bytes
 	//   - b: the space began to keep entries
 	//
 	// Without the key, the space keeps none: see keep in meta. Builds that do not know it write

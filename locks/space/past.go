@@ -18,7 +18,7 @@ import (
 // keeps nothing. A zero field means its default, 48h and 100,000.
 type Keep struct {
 	For     time.Duration
-	Entries int // of at most 150 bytes; a bundle with a long list of names takes several
+	Entries int // of at most 150 bytes of memory; a bundle with a long list of names takes several
 }
 
 // The bounds of a space if no client declares any, and the highest ones.

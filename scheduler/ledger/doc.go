@@ -131,7 +131,7 @@
 // recorded, and after it, all of the list will be. The sender then records part after part. Each
 // part's script also notes in the same step up to where the list is recorded, and that of the last
 // part removes the list. If the sender dies, the worker on duty records the rest after 10 s, or
-// another one after 20 s. Only one of two processes records a part: the other one finds that the
+// another one after 30 s. Only one of two processes records a part: the other one finds that the
 // list has advanced. So a request is recorded once even if its run has ended and has left the
 // history in the meantime. The name of a list is a digest of it: one that is sent again while it is
 // staged is the same list.

@@ -24,7 +24,7 @@ import (
 const maxStaged = 200
 
 // ErrPending is the error for a request of an atomic list that is not recorded yet: the list is
-// stored, and a worker will record it within half a minute, or once Redis no longer refuses it.
+// stored, and a worker will record it within a minute, or once Redis no longer refuses it.
 var ErrPending = errors.New("the list is stored, and a worker will record this request")
 
 var (

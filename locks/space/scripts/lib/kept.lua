@@ -28,12 +28,14 @@ local function keepEnd(how, record)
     end
   end
   entry = entry or how .. '\31' .. sub(record, from)
-  local id = redis.pcall('XADD', past, 'NOMKSTREAM', '*', 'e', #entry > 150 and sub(entry, 1, 150) or entry)
+  local id = redis.pcall('XADD', past, 'NOMKSTREAM', '*', 'e', #entry > 116 and sub(entry, 1, 110) or entry)
   if type(id) ~= 'string' then return end
-  for i = 151, #entry, 150 do redis.pcall('XADD', past, 'NOMKSTREAM', '*', 'm', sub(entry, i, i + 149)) end
-  -- Reading the bounds takes half as long as the rest, so about one entry in ten does it: the first
-  -- one in a millisecond that ends with 0.
-  if find(id, '0-0', #id - 2, true) then trimPast(sub(id, 1, -3)) end
+  if #entry > 116 then
+    for i = 111, #entry, 110 do redis.pcall('XADD', past, 'NOMKSTREAM', '*', 'm', sub(entry, i, i + 109)) end
+  end
+  -- Reading the bounds takes longer than the rest, so about one entry in a hundred does it: the
+  -- first one in a millisecond that ends with 00.
+  if find(id, '00-0', #id - 3, true) then trimPast(sub(id, 1, -3)) end
 end
 
 -- retain sets how much the space keeps: ms and a number of entries, joined by a blank; 0 0 for
