@@ -171,7 +171,8 @@ func TestAnEntryTakes150BytesAtMost(t *testing.T) {
 	wantSmallEntries(t, rdb, r.keys[8])
 }
 
-// wantSmallEntries checks that the entries of a stream take 150 bytes of memory at most, on average.
+// wantSmallEntries checks that the entries of a stream take 150 bytes of memory at most, on
+// average.
 func wantSmallEntries(t *testing.T, rdb *redis.Client, past string) {
 	t.Helper()
 	bytes, err := rdb.MemoryUsage(t.Context(), past, 0).Result()
