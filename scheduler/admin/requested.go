@@ -11,7 +11,7 @@ const (
 // Requested is the reply to one request of a list.
 type Requested struct {
 	// Status is that of the reply to the request alone: 201 for a new run, 200 for one that existed
-	// already, or that of the error.
+	// already, 202 for one that a worker will record, or that of the error.
 	Status int  `json:"status"`
 	ID     Text `json:"id"`    // of the run; null with an error
 	State  Text `json:"state"` // null with an error, and where it is not known any more

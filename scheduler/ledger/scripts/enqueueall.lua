@@ -32,7 +32,7 @@ if CHILDREN then first = first - 1 end
 local LISTS, list, part, upto = KEYS[first], unpack(ARGV, #ARGV - 4, #ARGV - 2)
 if list ~= '' then
   local _, n = progress(LISTS, list)
-  if n ~= part then return {n and 'ahead' or 'gone'} end
+  if n ~= part then return {n and upto ~= '' and tonumber(n) >= tonumber(upto) and 'ahead' or 'gone'} end
 end
 
 -- ofJob makes the functions of the library work on the history of a kind's job. It returns the key.
