@@ -79,7 +79,7 @@ jobs:
 			if got := f.await(work, "succeeded"); len(got.Attempts) != 1 {
 				t.Errorf("%+v, want one attempt", got)
 			}
-			// no live worker knew the request, which was still waiting
+			// No live worker knew the request, which was still waiting.
 			again := f.enqueue("work", "d")
 			f.await(again, "succeeded")
 			f.drain()

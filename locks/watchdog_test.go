@@ -459,3 +459,15 @@ func TestASessionIsCertainOnlyWhileItsRenewalsAreAnswered(t *testing.T) {
 		})
 	}
 }
+
+// TestTheCutoffIsAFifthOfTheLease, and 3 s at most, as the promise says.
+func TestTheCutoffIsAFifthOfTheLease(t *testing.T) {
+	t.Parallel()
+	for lease, want := range map[time.Duration]time.Duration{
+		2 * time.Second: 400 * time.Millisecond, 10 * time.Second: 2 * time.Second, 15 * time.Second: 3 * time.Second, 40 * time.Second: 3 * time.Second,
+	} {
+		if got := cutoffOf(lease); got != want {
+			t.Errorf("of a lease of %s: %s, want %s", lease, got, want)
+		}
+	}
+}

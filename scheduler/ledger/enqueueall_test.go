@@ -468,3 +468,24 @@ func TestRequestsOfManyGoroutinesAreRecordedOnce(t *testing.T) {
 		t.Errorf("%d runs are recorded, and %d requests created one; want 720 to 800", got, created.Load())
 	}
 }
+
+// TestAnIDThatAClientChoseIsRememberedForSevenDays, and after that it names a new run, once the
+// history no longer has the first one.
+func TestAnIDThatAClientChoseIsRememberedForSevenDays(t *testing.T) {
+	each(t, func(f *fixture) {
+		f.enqueueAll(ledger.List{Items: []ledger.Request{bill(bulky("a"), "1", 1)}})
+		upto, err := f.rdb.ZScore(f.Context(), f.key("ids"), "a#1").Result()
+		if left := time.UnixMilli(int64(upto)).Sub(f.now()); err != nil || left > 7*24*time.Hour || left < 7*24*time.Hour-time.Minute {
+			t.Errorf("it is remembered for %s, %v, want 7 days", left, err)
+		}
+		f.forgetRuns("ids")
+		for _, again := range []bool{true, false} {
+			if !again {
+				f.rdb.ZAdd(f.Context(), f.key("ids"), redis.Z{Score: 1, Member: "a#1"})
+			}
+			if r := f.enqueueAll(ledger.List{Items: []ledger.Request{bill(bulky("a"), "1", 1)}})[0]; r.Err != nil || r.Exists != again {
+				t.Errorf("asked again: %+v, %v, want it to exist: %t", r.Enqueued, r.Err, again)
+			}
+		}
+	})
+}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -254,11 +255,13 @@ func TestASlowSenderOfAnAtomicListRecordsNothingAgain(t *testing.T) {
 	})
 }
 
-// forgetRuns removes all runs, as if they had ended and left the history.
-func (f *fixture) forgetRuns() {
+// forgetRuns removes all runs, as if they had ended and left the history, except from some keys.
+func (f *fixture) forgetRuns(except ...string) {
 	f.Helper()
 	for _, key := range []string{"run", "body", "open", "ready", "push", "ids"} {
-		f.rdb.Del(f.Context(), f.key(key))
+		if !slices.Contains(except, key) {
+			f.rdb.Del(f.Context(), f.key(key))
+		}
 	}
 }
 
