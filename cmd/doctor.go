@@ -51,9 +51,10 @@ func (t *tool) doctorCommand() *cobra.Command {
 		Short: "Find problems and possible improvements in config, Redis and workers",
 		Long: `Check the config; Redis (its version, its behavior when memory is full, what it stores on disk, its replicas,
 whether the lease outlives a failover); the clocks of this host and of the workers; workers with another config than
-the others; queues that no worker serves or that belong to another namespace; parked runs; the memory that finished
-runs take; messages that could not be sent; and the variables for the export of spans. Also check what this Redis user
-may do, which keys sign definitions, and whether there are definitions of a newer build. Nothing is changed.
+the others; queues that no worker serves or that belong to another namespace; parked runs, and lists of requests that
+dead senders have left; the memory that finished runs take; messages that could not be sent; and the variables for the
+export of spans. Also check what this Redis user may do, which keys sign definitions, and whether there are definitions
+of a newer build. Nothing is changed.
 
 With --acl, print the Redis users that an installation needs, as lines for redis-cli: worker, operator, reader and
 producer, each with the least keys, channels and commands that it needs.

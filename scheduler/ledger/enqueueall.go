@@ -100,18 +100,17 @@ func (l *Ledger) EnqueueAll(ctx context.Context, list List) ([]Replied, error) {
 		}
 		all[i], some = w, append(some, w)
 	}
+	var err error
 	switch entry := list.Act.entry(); {
 	case !list.Atomic:
 		l.enqueueSome(ctx, some, entry)
 	case firstPart(some) < len(some):
-		err := l.enqueueInParts(ctx, some, entry)
-		if err != nil {
-			return nil, fmt.Errorf("enqueue %d runs, all or none: %w", len(some), err)
-		}
+		err = l.enqueueInParts(ctx, some, entry)
 	default:
-		if err := l.enqueueScript(ctx, some, entry, "", part{}); err != nil {
-			return nil, fmt.Errorf("enqueue %d runs, all or none: %w", len(some), err)
-		}
+		err = l.enqueueScript(ctx, some, entry, "", part{})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("enqueue %d runs, all or none: %w", len(some), err)
 	}
 	for i, w := range all {
 		if w != nil {
