@@ -1,6 +1,7 @@
 package web
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -73,6 +74,17 @@ func (c *console) post(path, body string, want int) map[string]any {
 		c.t.Fatalf("%s %s: %d, %s (%v), want %d", path, body, w.Code, w.Body, err, want)
 	}
 	return answer
+}
+
+// TestARequestThatAWorkerWillRecordIsAccepted, whatever has cut off its sender: a client must not
+// send it again.
+func TestARequestThatAWorkerWillRecordIsAccepted(t *testing.T) {
+	t.Parallel()
+	for _, cause := range []error{context.DeadlineExceeded, locks.ErrStale, jobs.ErrTooLarge} {
+		if got := statusOf(fmt.Errorf("%w: %w", ledger.ErrPending, cause)); got != http.StatusAccepted {
+			t.Errorf("after %v: got the status %d, want 202", cause, got)
+		}
+	}
 }
 
 // TestAListOfRequestsOverHTTP: each item has its own status, and an atomic list is recorded whole
