@@ -32,14 +32,14 @@ var (
 		"zcard", "zcount", "zlexcount", "zmscore", "zrange", "zrangebylex", "zrangebyscore", "zrevrange", "zrevrangebylex", "zscore"}
 
 	// Writes by our scripts and by pausing a queue.
-	aclWrite = []string{"del", "expireat", "hdel", "hincrby", "hset", "hsetnx", "incrby", "lrem", "ltrim", "publish", "set", "setnx", "xadd", "xdel", "xtrim", "zadd",
+	aclWrite = []string{"del", "expireat", "hdel", "hincrby", "hset", "hsetnx", "incrby", "lrem", "ltrim", "publish", "rpush", "rpushx", "set", "setnx", "xadd", "xdel", "xtrim", "zadd",
 		"zrem", "multi", "exec"}
 
 	// Enqueuing a task the way asynq's client does it.
 	aclSend = []string{"sadd", "exists", "hset", "lpush", "zadd"}
 
 	// The rest that a running asynq server needs: fetching, heartbeats, recovery.
-	aclServe = []string{"expire", "incr", "lpush", "rpoplpush", "rpush", "setex", "srem", "subscribe", "unsubscribe", "zremrangebyrank", "zremrangebyscore"}
+	aclServe = []string{"expire", "incr", "lpush", "rpoplpush", "setex", "srem", "subscribe", "unsubscribe", "zremrangebyrank", "zremrangebyscore"}
 )
 
 // roles returns the Redis users that an installation needs, the most powerful first.

@@ -113,7 +113,7 @@ var allStored = []stored{
 	{"message about a failed run, to one target", 1_000, "{bench}:mail", func(ctx context.Context, w *whole, n int) (func() error, error) {
 		return storeEnded(ctx, w, n, ledger.OutcomeFailure, []jobs.Notify{{Target: "ops", On: []jobs.Event{jobs.EventFailed}}})
 	}},
-	{"entry in the history of holds", 20_000, "{bench}:past", storePast},
+	{"entry in the history of holds", 20_000, "{bench}:endings", storePast},
 	{"worker: its session", 200, "{bench}:*", storeSessions},
 }
 

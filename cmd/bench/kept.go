@@ -66,12 +66,12 @@ func measureKept(ctx context.Context, set settings, r *result) error {
 			r.atMost(2, median(added), "server µs that an end takes longer, %s", use.name)
 		}
 	}
-	past := spaces[1].key("past")
-	entries, bytes := rdb.XLen(ctx, past), rdb.MemoryUsage(ctx, past, 0)
+	past := spaces[1].key("endings")
+	entries, bytes := rdb.LLen(ctx, past), rdb.MemoryUsage(ctx, past, 0)
 	if err := errors.Join(entries.Err(), bytes.Err()); err != nil {
 		return err
 	}
-	r.atMost(150, float64(bytes.Val())/float64(entries.Val()), "bytes of memory an entry, of %d", entries.Val())
+	r.atMost(150, float64(bytes.Val())/float64(entries.Val()), "bytes of memory an element of the history, of %d", entries.Val())
 	return nil
 }
 

@@ -64,20 +64,22 @@ var keys = []struct{ name, kind string }{
 	//   - grace: nothing is granted before that time, ms
 	//   - lost: 1 if the grace period is for a loss of data
 	//   - at:<session>: the epoch in which it last asserted everything it holds, a space, its lease
-	//   - keep: for how long the space keeps entries in past, ms, a blank, and how many; 0 0: none
+	//   - keep: for how long the space keeps entries in endings, ms, a blank, and how many; 0 0:
+	//     none
+	//   - endings_gone: how many elements were removed from the front of endings
 	{"meta", "hash"},
 	// The last token.
 	{"seq", "string"},
-	// How holds and waits have ended, in the order of their ends: the time of an entry's ID is that
-	// of the end. Each has one field:
-	//   - e: a StoredEntry of up to 116 bytes, or the first 110 bytes of a larger one
-	//   - m: the next 110 bytes of it. So the number of entries bounds their memory, too: an entry
-	//     takes 150 bytes
-	//   - b: the space began to keep entries
+	// How holds and waits have ended, in the order of their ends. An element is one of:
+	//   - the time of the end, ms, \31 and a StoredEntry, up to 140 bytes of them
+	//   - \31 and the next bytes of the entry before it, up to 140 in all. So the number of
+	//     elements bounds their memory, too: an element takes 150 bytes
+	//   - a time, ms, at which the space began to keep entries
 	//
-	// Without the key, the space keeps none: see keep in meta. Builds that do not know it write
-	// none.
-	{"past", "stream"},
+	// The first one begins with a time. Without the key, the space keeps none: see keep in meta.
+	// Builds that do not know it write none: some kept entries in a stream, past, which retain
+	// removes.
+	{"endings", "list"},
 }
 
 // StoredHold is a member of the key hold, its fields joined by \31.

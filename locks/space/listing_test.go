@@ -17,7 +17,7 @@ import (
 func TestKeysAndSource(t *testing.T) {
 	t.Parallel()
 	space := On(redistest.Client(t), KeysOf("n-1"))
-	want := strings.Fields("{n-1}:exp {n-1}:own {n-1}:hold {n-1}:wait {n-1}:q {n-1}:idx {n-1}:meta {n-1}:seq {n-1}:past")
+	want := strings.Fields("{n-1}:exp {n-1}:own {n-1}:hold {n-1}:wait {n-1}:q {n-1}:idx {n-1}:meta {n-1}:seq {n-1}:endings")
 	if got := space.Keys(); !slices.Equal(got, want) {
 		t.Errorf("got keys %q, want %q", got, want)
 	}

@@ -397,9 +397,9 @@ func (m *model) take(id, session, info string, items []string, limits modelLimit
 	return fmt.Sprint(m.seq)
 }
 
-// pastText is what a dump has of an entry: all but what blocked a wait.
-func pastText(f StoredEntry) string {
-	return strings.Join([]string{f.How, f.ID, f.Token, f.Since, f.Rest, f.Info, f.Items}, " ")
+// pastText is what a dump has of an entry: all but what blocked a wait. at: of the end, ms.
+func pastText(at string, f StoredEntry) string {
+	return strings.Join([]string{at, f.How, f.ID, f.Token, f.Since, f.Rest, f.Info, f.Items}, " ")
 }
 
 // keepHold keeps how a hold has ended.
@@ -410,7 +410,7 @@ func (m *model) keepHold(how, id string, h *modelHold) {
 	if h.rests != 0 {
 		f.Rest = fmt.Sprint(h.rests)
 	}
-	m.past = append(m.past, pastText(f))
+	m.past = append(m.past, pastText(fmt.Sprint(m.now()), f))
 }
 
 // free ends a hold, or makes it rest. It returns false if no valid hold has that ID. how is as in
@@ -472,9 +472,10 @@ func (m *model) settle() {
 // strange reports whether no client was greeted on the server yet.
 func (m *model) strange() bool { return m.server != "" && m.knows != "" && m.server != m.knows }
 
-// entry returns what a dump has of a wait that has ended. how is as in StoredEntry.
-func (w *modelWait) entry(how string) string {
-	return pastText(StoredEntry{
+// entry returns what a dump has of a wait that has ended. at: of the end, ms. how is as in
+// StoredEntry.
+func (w *modelWait) entry(at int64, how string) string {
+	return pastText(fmt.Sprint(at), StoredEntry{
 		How: "w" + how, ID: w.id, Since: fmt.Sprint(w.since), Info: w.info, Items: strings.Join(w.items, "\x1f"),
 	})
 }
@@ -483,7 +484,7 @@ func (w *modelWait) entry(how string) string {
 func (m *model) drop(id, how string) bool {
 	w, ok := m.waits[id]
 	if ok {
-		m.past = append(m.past, w.entry(how))
+		m.past = append(m.past, w.entry(m.now(), how))
 	}
 	delete(m.waits, id)
 	delete(m.offered, id)

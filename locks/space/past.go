@@ -100,94 +100,85 @@ type EntryBlocker struct {
 type Past struct {
 	Entries []Entry
 	Next    string // where the page that follows begins; "" after the last one
-	Read    int    // how many entries of the stream were read for this page
+	Read    int    // how many elements of the key endings were read for this page
 }
 
-// pastPage is how many entries of the stream one command reads.
+// pastPage is how many elements of the key endings one script reads.
 const pastPage = 1000
 
 // Past reads what has ended at or after a time, from a position on: "" for the last end, then the
 // Next of the page before, or the position of an entry.
 func (s *Space) Past(ctx context.Context, from string, since time.Time) (*Past, error) {
-	page, end := new(Past), strconv.FormatInt(since.UnixMilli(), 10)
-	if since.IsZero() {
-		end = "-"
-	}
-	begin := "+"
-	if from != "" {
-		begin = "(" + from
-	}
+	page := new(Past)
 	var more []string // of the entry that comes next: its parts after the first one, the last first
 	for {
-		read, err := s.rdb.XRevRangeN(ctx, s.key("past"), begin, end, pastPage).Result()
-		if err != nil {
-			return nil, fmt.Errorf("read what is kept: %w", err)
+		r := Read(Run(ctx, s.rdb, PastPage, s.keys, from, pastPage))
+		number := r.Number()
+		var elements []string
+		for r.More() {
+			elements = append(elements, r.Text())
 		}
-		page.Read += len(read)
-		for _, message := range read {
-			begin = "(" + message.ID
-			part, is := message.Values["m"].(string)
-			if is {
-				more = append(more, part)
+		if r.Err != nil {
+			return nil, fmt.Errorf("read what is kept: %w", r.Err)
+		}
+		page.Read += len(elements)
+		for i, element := range slices.Backward(elements) {
+			at, text, _ := strings.Cut(element, "\x1f")
+			if at == "" {
+				more = append(more, text)
 				continue
 			}
-			text, _ := message.Values["e"].(string)
 			slices.Reverse(more)
-			if entry, ok := parseEntry(message.ID, text+strings.Join(more, "")); ok {
+			position := strconv.FormatInt(number+int64(i), 10)
+			entry, ok := parseEntry(position, Time(Int(at)), text+strings.Join(more, ""))
+			if ok && entry.To.Before(since) {
+				page.Next = ""
+				return page, nil
+			}
+			if ok {
 				page.Entries = append(page.Entries, entry)
 			}
-			more, page.Next = nil, message.ID
+			more, page.Next = nil, position
 		}
-		if len(read) < pastPage {
+		if len(elements) < pastPage {
 			page.Next = ""
 			return page, nil
 		}
 		if len(page.Entries) > 0 {
 			return page, nil
 		}
+		from = strconv.FormatInt(number, 10)
 	}
 }
 
 // IsPosition reports whether a text may be the Next of a page of [Space.Past].
 func IsPosition(text string) bool {
-	ms, n, ok := strings.Cut(text, "-")
-	_, err := strconv.ParseUint(ms, 10, 63)
-	_, errN := strconv.ParseUint(n, 10, 64)
-	return ok && err == nil && errN == nil
+	_, err := strconv.ParseUint(text, 10, 53)
+	return err == nil
 }
 
 // PastSince returns since when each end is kept, by the server's clock; zero if the space keeps
 // nothing.
 func (s *Space) PastSince(ctx context.Context) (time.Time, error) {
-	pipe := s.rdb.Pipeline()
-	kept := pipe.HGet(ctx, s.key("meta"), "keep")
-	exists := pipe.Exists(ctx, s.key("past"))
-	first := pipe.XRangeN(ctx, s.key("past"), "-", "+", 1)
-	if _, err := pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
-		return time.Time{}, fmt.Errorf("read what is kept: %w", err)
-	}
-	if exists.Val() == 0 {
+	first, err := s.rdb.LIndex(ctx, s.key("endings"), 0).Result()
+	if errors.Is(err, redis.Nil) {
 		return time.Time{}, nil
 	}
-	if len(first.Val()) > 0 {
-		ms, _, _ := strings.Cut(first.Val()[0].ID, "-")
-		return Time(Int(ms)), nil
+	if err != nil {
+		return time.Time{}, fmt.Errorf("read what is kept: %w", err)
 	}
-	// Everything was older than that.
-	age, _, _ := strings.Cut(kept.Val(), " ")
-	now, err := s.Now(ctx)
-	return now.Add(-Millis(Int(age))), err
+	at, _, _ := strings.Cut(first, "\x1f")
+	return Time(Int(at)), nil
 }
 
 // parseEntry reads an entry. It returns false for one that this build cannot read.
-func parseEntry(id, text string) (Entry, bool) {
+func parseEntry(position string, to time.Time, text string) (Entry, bool) {
 	f, n := entries.Parse(text)
 	ended, known := endings[f.How]
 	if !known || n < entries.Fields()-1 {
 		return Entry{}, false
 	}
-	ms, _, _ := strings.Cut(id, "-")
-	e := Entry{Position: id, Wait: f.How[0] == 'w', ID: HoldID(f.ID), Since: Time(Int(f.Since)), To: Time(Int(ms)), Ended: ended, Info: rawInfo(f.Info)}
+	e := Entry{Position: position, Wait: f.How[0] == 'w', ID: HoldID(f.ID), Since: Time(Int(f.Since)), To: to, Ended: ended, Info: rawInfo(f.Info)}
 	if f.Items != "" {
 		e.Items = ParseItems(FieldsOf(f.Items))
 	}

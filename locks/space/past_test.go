@@ -103,23 +103,22 @@ func TestAWideBundleIsKeptWhole(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
 		r := newRig(t, rdb)
 		r.open(t, "s", 60_000)
-		var items []string
+		var items, names []string
 		for i := range MaxBundle {
-			items = append(items, fmt.Sprintf("xa-rather-long-name-of-a-bill:%04d", i))
+			names = append(names, fmt.Sprintf("a-rather-long-name-of-a-bill:%04d", i))
+			items = append(items, "x"+names[i])
 		}
 		r.acquire(t, "s", "s.1", 0, 0, items...)
 		r.acquire(t, "s", "s.2", 0, 0, "xsmall")
 		r.do(t, "release", "s.1")
 		r.do(t, "release", "s.2")
 		all := r.readPast(t)
-		if len(all) != 2 || len(all[0].Names) != MaxBundle || all[0].Names[999] != items[999][1:] || all[1].ID != "s.2" {
+		if len(all) != 2 || !slices.Equal(all[0].Names, names) || all[1].ID != "s.2" {
 			t.Fatalf("got %d entries, the first with %d names", len(all), len(all[0].Names))
 		}
-		for _, message := range rdb.XRange(r.ctx, r.keys[8], "-", "+").Val() {
-			for field, value := range message.Values {
-				if text := value.(string); len(text) > 116 {
-					t.Fatalf("an entry has %d bytes in %s", len(text), field)
-				}
+		for _, element := range rdb.LRange(r.ctx, r.keys[8], 0, -1).Val() {
+			if len(element) > 140 {
+				t.Fatalf("an element has %d bytes", len(element))
 			}
 		}
 		// A page ends in the midst of neither.
@@ -135,10 +134,10 @@ func TestAWideBundleIsKeptWhole(t *testing.T) {
 const endsLua = `
 for i = 1, tonumber(ARGV[1]) do
   local run = 'settle-bills#01K9B7ZK3M5W7' .. format('%06d', i)
-  keepEnd('hr', 'web-2.p91qd3f7\0web-2.p91qd3f7.' .. i .. '\31' .. micros .. '\31' .. ms .. '\31\31\31{"job":"settle-bills","run":"' .. run ..
+  keepEnd(ms, 'hr', 'web-2.p91qd3f7\0web-2.p91qd3f7.' .. i .. '\31' .. micros .. '\31' .. ms .. '\31\31\31{"job":"settle-bills","run":"' .. run ..
     '"}\31xaccount:7\31xbill:1001\31xrun:' .. run)
 end
-return {call('XLEN', PAST)}
+return {call('LLEN', ENDINGS)}
 `
 
 func TestAnEntryTakes150BytesAtMost(t *testing.T) {
@@ -149,13 +148,13 @@ func TestAnEntryTakes150BytesAtMost(t *testing.T) {
 	for range n / 1000 {
 		r.do(t, endsLua, 1000)
 	}
-	wantSmallEntries(t, rdb, r.keys[8])
+	wantSmallElements(t, rdb, r.keys[8])
 	if e := r.readPast(t)[n-1]; e.Run != "settle-bills#01K9B7ZK3M5W7001000" || !slices.Equal(e.Names, []string{"account:7", "bill:1001", "run:" + e.Run}) {
 		t.Errorf("got %+v", e)
 	}
 
 	// Those of wide bundles are parts of a record.
-	if err := rdb.XTrimMaxLen(r.ctx, r.keys[8], 0).Err(); err != nil {
+	if err := rdb.LTrim(r.ctx, r.keys[8], -1, -1).Err(); err != nil {
 		t.Fatal(err)
 	}
 	r.open(t, "s", 60_000)
@@ -168,21 +167,21 @@ func TestAnEntryTakes150BytesAtMost(t *testing.T) {
 		r.acquire(t, "s", hold, 0, 0, items...)
 		r.do(t, "release", hold)
 	}
-	wantSmallEntries(t, rdb, r.keys[8])
+	wantSmallElements(t, rdb, r.keys[8])
 }
 
-// wantSmallEntries checks that the entries of a stream take 150 bytes of memory at most, on
+// wantSmallElements checks that the elements of a list take 150 bytes of memory at most, on
 // average.
-func wantSmallEntries(t *testing.T, rdb *redis.Client, past string) {
+func wantSmallElements(t *testing.T, rdb *redis.Client, past string) {
 	t.Helper()
 	bytes, err := rdb.MemoryUsage(t.Context(), past, 0).Result()
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := rdb.XLen(t.Context(), past).Val()
-	t.Logf("%d entries take %.1f bytes each", n, float64(bytes)/float64(n))
+	n := rdb.LLen(t.Context(), past).Val()
+	t.Logf("%d elements take %.1f bytes each", n, float64(bytes)/float64(n))
 	if bytes > 150*n {
-		t.Errorf("%d entries take %d bytes, more than 150 each", n, bytes)
+		t.Errorf("%d elements take %d bytes, more than 150 each", n, bytes)
 	}
 }
 
@@ -190,7 +189,7 @@ func TestWhatIsKeptIsBounded(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
 		r := newRig(t, rdb)
-		length := func() int64 { return rdb.XLen(r.ctx, r.keys[8]).Val() }
+		length := func() int64 { return rdb.LLen(r.ctx, r.keys[8]).Val() }
 		open := func(session, keep string, replaces int) {
 			t.Helper()
 			if got := r.do(t, "open", session, 60_000, "{}", "space", 0, keep, replaces); got[0] != "open" {
@@ -213,9 +212,9 @@ func TestWhatIsKeptIsBounded(t *testing.T) {
 		open("first", "3600000 1000", 0)
 		ends(3000)
 		renew("3600000 1000")
-		// whole nodes of the stream, of 100 entries at most
+		// one end in a hundred looks at the bounds
 		if n := length(); n < 1000 || n > 1100 {
-			t.Errorf("%d entries are kept, want 1000 and the rest of a node", n)
+			t.Errorf("%d entries are kept, want 1000 and up to 100 more", n)
 		}
 		open("second", "3600000 5000", 0) // changes nothing
 		renew("3600000 2000")
@@ -247,6 +246,90 @@ func TestWhatIsKeptIsBounded(t *testing.T) {
 		ends(100)
 		if n := len(r.readPast(t)); n != 100 {
 			t.Errorf("%d entries are kept after the history was turned on again, want 100", n)
+		}
+	})
+}
+
+// TestPositionsOutliveTheRemovalOfOldEnds reads on from a position after older ends were removed,
+// and after all were, with it.
+func TestPositionsOutliveTheRemovalOfOldEnds(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
+		r := newRig(t, rdb)
+		s := On(rdb, r.keys)
+		bounds := func(keep string) {
+			t.Helper()
+			if got := r.do(t, "open", "s"+keep, 60_000, "{}", "space", 0, keep, 1); got[0] != "open" {
+				t.Fatalf("open: %q", got)
+			}
+		}
+		bounds("3600000 5000")
+		const n = 2500
+		for range n / 100 {
+			r.do(t, endsLua, 100)
+		}
+		first, err := s.Past(r.ctx, "", time.Time{})
+		if err != nil || len(first.Entries) != pastPage || first.Next == "" {
+			t.Fatalf("got %+v, %v", first, err)
+		}
+		bounds("3600000 1100")
+		second, err := s.Past(r.ctx, first.Next, time.Time{})
+		// the elements before them were removed
+		if err != nil || len(second.Entries) != 100 || second.Next != "" {
+			t.Fatalf("got %d entries, %v", len(second.Entries), err)
+		}
+		for i, e := range slices.Concat(first.Entries, second.Entries) {
+			if want := int64(n - i); Int(e.Position) != want {
+				t.Fatalf("entry %d has position %s, want %d", i, e.Position, want)
+			}
+		}
+		bounds("3600000 1")
+		for _, from := range []string{first.Next, "1", fmt.Sprint(n + 1_000_000)} {
+			page, err := s.Past(r.ctx, from, time.Time{})
+			if want := from == fmt.Sprint(n+1_000_000); err != nil || page.Next != "" || (len(page.Entries) == 1) != want {
+				t.Errorf("from %s: got %d entries and %q, %v", from, len(page.Entries), page.Next, err)
+			}
+		}
+	})
+}
+
+func TestNoPartOfARemovedEndIsKept(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
+		r := newRig(t, rdb)
+		r.open(t, "s", 60_000)
+		var items []string
+		for i := range 100 {
+			items = append(items, fmt.Sprintf("xa-rather-long-name-of-a-bill:%04d", i))
+		}
+		for i := range 20 {
+			r.acquire(t, "s", fmt.Sprint("s.", i), 0, 0, items...)
+			r.do(t, "release", fmt.Sprint("s.", i))
+		}
+		parts := int(rdb.LLen(r.ctx, r.keys[8]).Val()-1) / 20
+		for most := 10 * parts; most > 9*parts; most-- {
+			r.do(t, "open", fmt.Sprint("s", most), 60_000, "{}", "space", 0, fmt.Sprint("3600000 ", most), 1)
+			if element := rdb.LIndex(r.ctx, r.keys[8], 0).Val(); element == "" || element[0] == '\x1f' {
+				t.Fatalf("with %d elements, the first one is %.20q", most, element)
+			}
+		}
+		if all := r.readPast(t); len(all) != 9 || len(all[0].Names) != 100 {
+			t.Errorf("got %d ends, the first with %d names", len(all), len(all[0].Names))
+		}
+	})
+}
+
+func TestStreamOfAnEarlierBuildIsRemoved(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
+		r := newRig(t, rdb)
+		stream := strings.TrimSuffix(r.keys[8], "endings") + "past"
+		if err := rdb.XAdd(r.ctx, &redis.XAddArgs{Stream: stream, Values: []string{"b", ""}}).Err(); err != nil {
+			t.Fatal(err)
+		}
+		r.do(t, "open", "s", 60_000, "{}", "space", 0, "60000 100", 0)
+		if rdb.Exists(r.ctx, stream).Val() != 0 {
+			t.Errorf("%s exists", stream)
 		}
 	})
 }

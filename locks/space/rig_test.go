@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -23,7 +24,7 @@ type rig struct {
 	source  func(string) string // changes every script; nil: unchanged
 	scripts map[string]*redis.Script
 	us      int64    // virtual time; 0: the server's
-	past    []string // what dump has read of the key past, see pastText
+	past    []string // what dump has read of the key endings, see pastText
 }
 
 // newRig makes a rig with a space called "space" in its first epoch.
@@ -36,7 +37,7 @@ func newRig(t testing.TB, rdb redis.UniversalClient) *rig {
 		t.Fatal(err)
 	}
 	// The key makes the space keep what ends.
-	if err := rdb.XAdd(r.ctx, &redis.XAddArgs{Stream: r.keys[8], Values: []string{"b", ""}}).Err(); err != nil {
+	if err := rdb.RPush(r.ctx, r.keys[8], time.Now().UnixMilli()).Err(); err != nil {
 		t.Fatal(err)
 	}
 	return r
@@ -139,8 +140,8 @@ func (r *rig) dump() (*dump, error) {
 	idx := pipe.ZRange(r.ctx, r.keys[5], 0, -1)
 	meta := pipe.HGetAll(r.ctx, r.keys[6])
 	seq := pipe.Get(r.ctx, r.keys[7])
-	past := pipe.XRange(r.ctx, r.keys[8], "-", "+")
-	pipe.XTrimMaxLen(r.ctx, r.keys[8], 0)
+	past := pipe.LRange(r.ctx, r.keys[8], 0, -1)
+	pipe.LTrim(r.ctx, r.keys[8], -1, -1) // and is not read again
 	if _, err := pipe.Exec(r.ctx); err != nil && !errors.Is(err, redis.Nil) {
 		return nil, fmt.Errorf("dump: %w", err)
 	}
@@ -148,7 +149,7 @@ func (r *rig) dump() (*dump, error) {
 		exp: make(map[string]int64), own: own.Val(), hold: hold.Val(), wait: wait.Val(), q: q.Val(), idx: idx.Val(),
 		meta: make(map[string]string), seq: seq.Val(),
 	}
-	r.past = append(r.past, pastTexts(past.Val())...)
+	r.past = append(r.past, pastTexts(past.Val()[min(1, len(past.Val())):])...)
 	d.past = slices.Sorted(slices.Values(r.past))
 	for _, z := range exp.Val() {
 		d.exp[z.Member.(string)] = int64(z.Score)
@@ -162,25 +163,18 @@ func (r *rig) dump() (*dump, error) {
 	return d, nil
 }
 
-// pastTexts returns what a dump has of the entries in a part of the key past.
-func pastTexts(messages []redis.XMessage) (all []string) {
-	text := ""
-	add := func() {
-		if text != "" {
+// pastTexts returns what a dump has of the entries in a part of the key endings.
+func pastTexts(elements []string) (all []string) {
+	for i := 0; i < len(elements); i++ {
+		at, text, is := strings.Cut(elements[i], "\x1f")
+		for ; i+1 < len(elements) && strings.HasPrefix(elements[i+1], "\x1f"); i++ {
+			text += elements[i+1][1:]
+		}
+		if is {
 			f, _ := entries.Parse(text)
-			all = append(all, pastText(f))
+			all = append(all, pastText(at, f))
 		}
-		text = ""
 	}
-	for _, message := range messages {
-		if more, is := message.Values["m"].(string); is {
-			text += more
-			continue
-		}
-		add()
-		text, _ = message.Values["e"].(string)
-	}
-	add()
 	return all
 }
 

@@ -37,6 +37,7 @@ const (
 	List       Script = "list"
 	Notify     Script = "notify"
 	Open       Script = "open"
+	PastPage   Script = "past"
 	Reap       Script = "reap"
 	Release    Script = "release"
 	ReleaseAll Script = "release.all"
@@ -51,7 +52,7 @@ const (
 // the same from then on. Assembling all of them takes some milliseconds, which a process that never
 // sends one should not pay. The guard of each command is such a process.
 var scripts = lazily(
-	Acquire, AcquireAll, Assert, Card, Check, Close, Declare, Downgrade, Generation, Greet, Holders, List, Notify, Open,
+	Acquire, AcquireAll, Assert, Card, Check, Close, Declare, Downgrade, Generation, Greet, Holders, List, Notify, Open, PastPage,
 	Reap, Release, ReleaseAll, Renew, Revoke, Sessions, Undeclare, Valid,
 )
 

@@ -152,8 +152,8 @@ func TestFastPathIsShort(t *testing.T) {
 		t.Errorf("acquire makes %d calls, want under 10", got)
 	}
 	member := r.do(t, "list", "h", "-", "+", 10)[2]
-	if got := inside("release", "s.1", member, "a", "b", "c"); got > 5 {
-		t.Errorf("release makes %d calls, want at most 5", got)
+	if got := inside("release", "s.1", member, "a", "b", "c"); got > 6 {
+		t.Errorf("release makes %d calls, want at most 6", got)
 	}
 	if got := r.do(t, "list", "h", "-", "+", 10); len(got) != 2 {
 		t.Errorf("got %q after the release", got)
@@ -285,7 +285,7 @@ func commandStats(t testing.TB, rdb redis.UniversalClient) map[string]int {
 func TestScriptsUseRedis62(t *testing.T) {
 	t.Parallel()
 	known := strings.Fields(`
-		DEL EXISTS GET HDEL HEXISTS HGET HINCRBY HMGET HSET HSETNX INFO PUBLISH SET TIME TYPE XADD XTRIM ZADD ZCARD ZCOUNT ZLEXCOUNT ZMSCORE
+		DEL EXISTS GET HDEL HEXISTS HGET HINCRBY HMGET HSET HSETNX INFO LINDEX LLEN LRANGE LTRIM PUBLISH RPUSH RPUSHX SET TIME TYPE ZADD ZCARD ZCOUNT ZLEXCOUNT ZMSCORE
 		ZRANGE ZRANGEBYLEX ZRANGEBYSCORE ZREM ZREVRANGEBYLEX ZSCORE`)
 	used := make(map[string]bool)
 	err := fs.WalkDir(scriptFiles, "scripts", func(path string, file fs.DirEntry, err error) error {
@@ -305,8 +305,8 @@ func TestScriptsUseRedis62(t *testing.T) {
 		for _, call := range []string{serverCall, replicationCall} { // their replies are read
 			source = strings.Replace(source, call, "", 1)
 		}
-		// Of the replies to commands of streams, only a string is read.
-		source = strings.ReplaceAll(source, "redis.pcall('X", "")
+		// Of the replies to these, only a number is read.
+		source = strings.ReplaceAll(source, "redis.pcall('RPUSH", "")
 		if strings.Contains(source, "pcall") || strings.Contains(source, "redis.log") || strings.Contains(source, "cjson") {
 			t.Errorf("%s uses more of Redis' Lua than both servers have alike", file.Name())
 		}

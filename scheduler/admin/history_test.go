@@ -22,9 +22,9 @@ func past() *fakes.Fake {
 		id := locks.HoldID(fmt.Sprintf("web-9.00000001.%d", i+1))
 		run := fmt.Sprintf("settle-bills#%d", i+1)
 		f.Ends = slices.Insert(f.Ends, 0,
-			space.Entry{Position: fmt.Sprintf("%d-1", at.UnixMilli()), ID: id, Session: "web-9.00000001", Token: locks.Token(1795000000000001 + i),
+			space.Entry{Position: fmt.Sprint(at.UnixMilli(), "1"), ID: id, Session: "web-9.00000001", Token: locks.Token(1795000000000001 + i),
 				Since: at, To: at.Add(10 * time.Minute), Ended: space.EndReleased, Run: run, Names: []string{"bill:1001", "run:" + run}},
-			space.Entry{Position: fmt.Sprintf("%d-0", at.UnixMilli()), Wait: true, ID: locks.HoldID("+settle-bills#" + fmt.Sprint(i+2)),
+			space.Entry{Position: fmt.Sprint(at.UnixMilli(), "0"), Wait: true, ID: locks.HoldID("+settle-bills#" + fmt.Sprint(i+2)),
 				Since: at.Add(time.Minute), To: at.Add(10 * time.Minute), Ended: space.EndGranted, Run: "settle-bills#" + fmt.Sprint(i+2), Names: []string{"bill:1001"},
 				Blocker: &space.EntryBlocker{Name: "bill:1001", ID: id, Run: run}})
 	}
@@ -118,7 +118,7 @@ func TestAHoldThatEndsDuringTheReadIsListedOnce(t *testing.T) {
 	t.Parallel()
 	f := past()
 	hold := f.Listing.Holds[0]
-	f.Ends = slices.Insert(f.Ends, 0, space.Entry{Position: "9000000000000-0", ID: hold.ID, Session: hold.Session, Token: hold.Token, Since: hold.Since,
+	f.Ends = slices.Insert(f.Ends, 0, space.Entry{Position: "90000000000000", ID: hold.ID, Session: hold.Session, Token: hold.Token, Since: hold.Since,
 		To: fakes.Noon, Ended: space.EndReleased, Names: hold.Names})
 	h, err := readerOf(f).History(t.Context(), HoldFilter{Lock: "bill:1002"}, "")
 	if err != nil || len(h.Entries) != 1 || h.Entries[0].Ended != "released" {

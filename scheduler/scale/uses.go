@@ -60,6 +60,10 @@ func (m *meter) usesOfLocks() []use {
 			return nil
 		}},
 		{"all holds and waits", nil, func(ctx context.Context) error { _, err := space.Read(ctx); return err }},
+		{"a page of what has ended", nil, func(ctx context.Context) error {
+			_, err := space.Past(ctx, "", time.Time{})
+			return err
+		}},
 		{"all sessions", nil, func(ctx context.Context) error { _, _, err := space.Sessions(ctx); return err }},
 		{"the holders that share a lock", nil, func(ctx context.Context) error { _, err := space.HeldBy(ctx, "crowd"); return err }},
 		{"a lock of 1,000 is asked for", nil, func(ctx context.Context) error {

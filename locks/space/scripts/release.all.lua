@@ -22,5 +22,5 @@ for i = 1, n do
   name = after
 end
 if #gone == 0 then return '' end
-giveBack(names, 1, unpack(gone))
+giveBack(nil, names, 1, unpack(gone))
 return concat(marks)

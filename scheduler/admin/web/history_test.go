@@ -15,7 +15,7 @@ func TestHoldsOfAWindowAreListedAndGrouped(t *testing.T) {
 	t.Parallel()
 	f := fakes.Fleet()
 	f.KeptSince = fakes.Noon.Add(-time.Hour)
-	f.Ends = []space.Entry{{Position: "1-1", ID: "web-9.00000001.1", Session: "web-9.00000001", Token: 7, Since: fakes.Noon.Add(-time.Hour),
+	f.Ends = []space.Entry{{Position: "1", ID: "web-9.00000001.1", Session: "web-9.00000001", Token: 7, Since: fakes.Noon.Add(-time.Hour),
 		To: fakes.Noon.Add(-time.Minute), Ended: space.EndCrashed, Names: []string{"bill:1001"}}}
 	s := newServer(t, f)
 	l := getList(t, s, "/api/v1/holds?lock=bill:1001&kind=hold&until=2026-11-21T11:59:00Z&since=2026-11-21T11:00:00Z")

@@ -141,7 +141,7 @@ func TestLockPageShowsWhatHeldItAtATime(t *testing.T) {
 	f := wholeFleet()
 	f.KeptSince = fakes.Noon.Add(-48 * time.Hour)
 	f.Ends = []space.Entry{{
-		Position: "1-1", ID: "web-9.aaaaaaaa.1", Session: "web-9.aaaaaaaa", Token: 17, Since: fakes.Noon.Add(-2 * time.Hour), To: fakes.Noon.Add(-time.Hour),
+		Position: "1", ID: "web-9.aaaaaaaa.1", Session: "web-9.aaaaaaaa", Token: 17, Since: fakes.Noon.Add(-2 * time.Hour), To: fakes.Noon.Add(-time.Hour),
 		Ended: "crashed", Run: "settle-bills#second", Names: []string{"bill:1001", "run:settle-bills#second"},
 	}}
 	s := newServer(t, f)

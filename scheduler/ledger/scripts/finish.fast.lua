@@ -108,7 +108,7 @@ do
       call('HLEN', HIST)
       if #tails > 0 then call('HLEN', OUTPUT) end
       local old = keep == '0' and {} or call('ZRANGEBYSCORE', DONE, '-inf', format('(%.0f', ms - age), 'LIMIT', '0', 100)
-      giveBack(names, 1, unpack(gone))
+      giveBack(ms, names, 1, unpack(gone))
       call('ZREM', BUSY, unpack(busy))
       call('ZREM', OPEN, unpack(open))
       call('HDEL', RUN, unpack(mine))

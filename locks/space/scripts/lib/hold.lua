@@ -77,5 +77,5 @@ local function freePlain(id)
   for i = 1, #items do
     if sub(items[i], 1, 1) ~= 'x' then return false end
   end
-  return noneIn(awaited(names, 1, #names), names, 1, #names) and giveBack(names, 1, member)
+  return noneIn(awaited(names, 1, #names), names, 1, #names) and giveBack(ms, names, 1, member)
 end

@@ -1,41 +1,55 @@
 -- Entries for holds and waits that have ended: see StoredEntry in layout.go. A space keeps them if
--- it has the key past, which retain creates and removes. An entry never makes a script fail.
+-- it has the key endings, which retain creates and removes. An entry never makes a script fail.
 --
--- Like the functions of take.lua, keepEnd and trimPast mostly use globals and their arguments.
+-- Like the functions of take.lua, keepEnd and trimEndings mostly use globals and their arguments.
 
--- trimPast removes what is older than the space keeps it, or more than it keeps: whole nodes of the
--- stream. at: server ms, as text.
-local function trimPast(at)
-  local age, most = string.match(redis.call('HGET', KEYS[7], 'keep') or '', '^(%d+) (%d+)$')
-  if not most then return end
-  redis.pcall('XTRIM', KEYS[9], 'MAXLEN', '~', most)
-  redis.pcall('XTRIM', KEYS[9], 'MINID', '~', string.format('%.0f-0', at - age))
-end
-
--- keepEnd appends the entry of a hold or a wait that has ended. how: its first field. record: the
--- others, after something and \0, so that a member of the key hold as it was granted can be the
--- record of its end. The scheduler's runs name themselves in their info and in their bundle: the
--- entry has the run once, after # in place of the info.
-local function keepEnd(how, record)
-  local find, sub, past = string.find, string.sub, KEYS[9]
-  local from = find(record, '\0', 1, true) + 1
-  local at, entry = find(record, '\31{"job":"', from, true), nil
-  if at then
-    local _, run, after = string.match(record, '^{"job":"([^"]*)","run":"(%1[#@][^"]*)"}()', at + 1)
-    local own, last = find(record, '\31xrun:' .. (run or '\0'), after or at, true)
-    if own and (last == #record or find(record, '\31', last + 1, true) == last + 1) then
-      entry = how .. '\31' .. sub(record, from, at) .. '#' .. run .. sub(record, after, own - 1) .. sub(record, last + 1)
+-- trimEndings removes what is older than the space keeps it, or more than it keeps. It leaves the
+-- last element: a list without elements is no key. at: server ms, as text.
+local function trimEndings(at)
+  local call, endings = redis.call, KEYS[9]
+  local age, most = string.match(call('HGET', KEYS[7], 'keep') or '', '^(%d+) (%d+)$')
+  local n = most and call('LLEN', endings) or 0
+  local gone, step = math.max(n - (most or 0), 0), 100
+  -- It looks at every hundredth element, or at fewer while all of them are too old.
+  while step >= 100 do
+    local i, ended = gone + step, nil
+    while i > gone and i < n and not ended do
+      i, ended = i - 1, string.match(call('LINDEX', endings, i - 1), '^%d+')
+    end
+    if ended and at - ended > age + 0 then
+      gone, step = gone + step, step * 2
+    else
+      step = step > 100 and 100 or 0
     end
   end
-  entry = entry or how .. '\31' .. sub(record, from)
-  local id = redis.pcall('XADD', past, 'NOMKSTREAM', '*', 'e', #entry > 116 and sub(entry, 1, 110) or entry)
-  if type(id) ~= 'string' then return end
-  if #entry > 116 then
-    for i = 111, #entry, 110 do redis.pcall('XADD', past, 'NOMKSTREAM', '*', 'm', sub(entry, i, i + 109)) end
+  while gone > 0 and gone < n - 1 and string.find(call('LINDEX', endings, gone), '^\31') do gone = gone + 1 end
+  gone = math.min(gone, n - 1)
+  if gone < 1 then return end
+  call('LTRIM', endings, gone, -1)
+  call('HINCRBY', KEYS[7], 'endings_gone', gone)
+end
+
+-- keepEnd appends the entry of a hold or a wait that has ended. at: server ms, as text. how: its
+-- first field. record: the others, after something and \0, so that a member of the key hold as it
+-- was granted can be the record of its end. The scheduler's runs name themselves in their info and
+-- in their bundle: the entry has the run once, after # in place of the info.
+local function keepEnd(at, how, record)
+  local find, sub = string.find, string.sub
+  local from = find(record, '\0', 1, true) + 1
+  local info, entry = find(record, '\31{"job":"', from, true), nil
+  if info then
+    local _, run, after = string.match(record, '^{"job":"([^"]*)","run":"(%1[#@][^"]*)"}()', info + 1)
+    local own, last = find(record, '\31xrun:' .. (run or '\0'), after or info, true)
+    if own and (last == #record or find(record, '\31', last + 1, true) == last + 1) then
+      entry = sub(record, from, info) .. '#' .. run .. sub(record, after, own - 1) .. sub(record, last + 1)
+    end
   end
-  -- Reading the bounds takes longer than the rest, so about one entry in a hundred does it: the
-  -- first one in a millisecond that ends with 00.
-  if find(id, '00-0', #id - 3, true) then trimPast(sub(id, 1, -3)) end
+  entry = at .. '\31' .. how .. '\31' .. (entry or sub(record, from))
+  local n, parts = #entry, {}
+  for i = 141, n, 139 do parts[#parts + 1] = '\31' .. sub(entry, i, i + 138) end
+  n = redis.pcall('RPUSHX', KEYS[9], n > 140 and sub(entry, 1, 140) or entry, unpack(parts))
+  -- Reading the bounds takes longer than the rest, so one element in a hundred does it.
+  if type(n) == 'number' and n % 100 <= #parts and n > 0 then trimEndings(at) end
 end
 
 -- retain sets how much the space keeps: ms and a number of entries, joined by a blank; 0 0 for
@@ -46,12 +60,13 @@ local function retain(bounds, new)
     call('HSET', META, 'keep', bounds)
     known = bounds
   end
-  local exists = call('EXISTS', PAST) == 1
+  local is = call('TYPE', ENDINGS).ok
   if known == '0 0' then
-    if exists then call('DEL', PAST) end
-  elseif exists then
-    trimPast(ms)
-  else
-    redis.pcall('XADD', PAST, '*', 'b', '')
+    call('DEL', ENDINGS)
+  elseif is == 'list' then
+    trimEndings(ms)
+  elseif is == 'none' then
+    redis.pcall('RPUSH', ENDINGS, ms)
   end
+  call('DEL', sub(ENDINGS, 1, -8) .. 'past')
 end

@@ -90,11 +90,13 @@ local function asGranted(list, first, last) return redis.call('ZMSCORE', KEYS[3]
 
 -- giveBack releases holds, by their members, and frees their names, those from list[first] on. It
 -- returns false, and changes nothing, if none of the holds exists. The first write is a removal, so
--- that a full Redis does not refuse it.
-local function giveBack(list, first, ...)
+-- that a full Redis does not refuse it. at: the server's ms as text; nil if the script has not read
+-- its clock.
+local function giveBack(at, list, first, ...)
   if redis.call('ZREM', KEYS[3], ...) == 0 then return false end
   redis.call('HDEL', KEYS[2], unpack(list, first))
-  local members = {...}
-  for i = 1, #members do keepEnd('hr', members[i]) end
+  local members, clock = {...}, not at and redis.call('TIME')
+  at = at or clock[1] .. string.sub('00000' .. clock[2], -6, -4)
+  for i = 1, #members do keepEnd(at, 'hr', members[i]) end
   return true
 end

@@ -40,7 +40,7 @@ local function forget(id, wait, how, resource, by, info)
   local run = info and string.match(info, '"run":"([^"]*)"') or ''
   local blocker = resource and concat({resource, by, run}, '\30') or ''
   if string.find(wait[W_INFO], '"run":"' .. sub(id, 2) .. '"}', 1, true) then id = sub(id, 1, 1) end
-  keepEnd('w' .. how, H_TEXT{SESSION = '\0' .. id; SINCE = wait[W_SINCE]; ASKED = blocker; INFO = wait[W_INFO]; ITEMS = concat(wait, US, W_ITEMS)})
+  keepEnd(ms, 'w' .. how, H_TEXT{SESSION = '\0' .. id; SINCE = wait[W_SINCE]; ASKED = blocker; INFO = wait[W_INFO]; ITEMS = concat(wait, US, W_ITEMS)})
 end
 
 -- drop ends a wait in any state, including its offer, and returns its record, or nil without one.

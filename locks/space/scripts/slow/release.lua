@@ -38,7 +38,7 @@ end
 -- keepHold keeps how a hold has ended: see StoredEntry. rest: until when its bundle stays taken,
 -- ms, or ''.
 local function keepHold(how, id, hold, rest)
-  keepEnd('h' .. how, H_TEXT{SESSION = '\0' .. id; TOKEN = hold[H_TOKEN]; SINCE = hold[H_SINCE]; LIMITS = rest; INFO = hold[H_INFO]; ITEMS = concat(hold, US, H_ITEMS)})
+  keepEnd(ms, 'h' .. how, H_TEXT{SESSION = '\0' .. id; TOKEN = hold[H_TOKEN]; SINCE = hold[H_SINCE]; LIMITS = rest; INFO = hold[H_INFO]; ITEMS = concat(hold, US, H_ITEMS)})
 end
 
 -- wake ends the rest of a hold.
