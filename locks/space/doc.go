@@ -69,13 +69,14 @@
 //
 // # What is kept
 //
-// Each script that ends a hold or a wait appends how it ended to a stream ([Entry]), unless the
-// space keeps nothing. Three functions do so for all paths: giveBack (the fast ones)
-// and S.free end a hold, and forget ends a wait. A time and a number bound the stream ([Keep]); the
-// last client that declares some has set them. An entry takes at most 150 bytes of memory, and a
-// larger record takes several. Old ones are removed with about every hundredth entry and with each
-// renewal, in whole nodes of the stream: some more than the bounds may remain. An entry never makes
-// a script fail: when memory is full, or the key has another type, the end of a hold is not kept.
+// Each script that ends a hold or a wait appends how it ended to a list ([Entry]), unless the space
+// keeps nothing. Three functions do so for all paths: giveBack (the fast ones) and S.free end a
+// hold, and forget ends a wait. A time and a number bound the list ([Keep]); the last client that
+// declares some has set them. An element takes at most 150 bytes of memory, and a larger record
+// takes several. Old ones are removed with about every hundredth element and with each renewal, so
+// up to a hundred more than the bounds may remain. The elements are numbered from the first one
+// that the space has ever had: a reader continues at a number. An entry never makes a script fail:
+// when memory is full, or the key has another type, the end of a hold is not kept.
 //
 // A hold that Redis itself did not end has no entry: one that it lost with its data, or one of a
 // session that came back too late to re-assert it.
