@@ -71,7 +71,7 @@ func (w *Worker) claimAll(due []ledger.Due) (unsettled int, settled <-chan struc
 // follow acts on the reply to a claim. claimed is nil when the session ended before a reply.
 func (w *Worker) follow(request *locks.Request, due ledger.Due, before []string, claimed *ledger.Claimed) {
 	done := w.handOn
-	var crashed *guest
+	var crashed *guest // nil: the attempt may give its slot away before its end is recorded
 	if claimed != nil && claimed.Outcome == ledger.ClaimCrashed {
 		if crashed = w.admit(due.Run, claimed); crashed != nil {
 			done = func(next []ledger.Due) { w.suspects.end(crashed); w.handOn(next) }
@@ -97,12 +97,12 @@ func (w *Worker) follow(request *locks.Request, due ledger.Due, before []string,
 		ended := make(chan struct{})
 		w.busy.Add(1)
 		w.began.add(due.Queue)
+		slot := &slot{w: w, done: done, kept: crashed != nil}
 		w.attempt.Go(func() {
 			var next []ledger.Due
-			defer func() { done(next) }()
-			defer w.busy.Add(-1)
+			defer func() { slot.end(next) }()
 			defer close(ended)
-			next = w.run(hold, claimed)
+			next = w.run(hold, claimed, slot)
 		})
 		if crashed != nil {
 			w.attempt.Go(func() { w.leavePlace(crashed, claimed, ended) })
@@ -201,9 +201,9 @@ func failed(hold *locks.Hold) bool {
 	return errors.Is(lost, locks.ErrExpired) || errors.Is(lost, locks.ErrRevoked)
 }
 
-// run executes one attempt under its hold and records how it ended. It returns the runs that became
-// due by that.
-func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed) []ledger.Due {
+// run executes one attempt under its hold, in a slot, and records how it ended. It returns the runs
+// that became due by that.
+func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed, slot *slot) []ledger.Due {
 	record := claimed.Record
 	number := record.Last().Number
 	began := time.Now()
@@ -297,6 +297,7 @@ func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed) []ledger.Due {
 	// From here on Redis may no longer have the hold although it was not revoked.
 	w.locks.Extension().Freeing(hold)
 	if finish.Outcome == ledger.OutcomeSuccess {
+		slot.giveAway(time.Since(began))
 		finished = w.ends.Finish(w.calls, finish)
 	}
 	if finished == nil {

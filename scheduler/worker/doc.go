@@ -23,6 +23,13 @@
 // first slot that becomes free within a moment is for the run that was offered them, under the same
 // rule.
 //
+// While attempts here are brief, each gives its slot away as soon as its executor has returned and
+// its finish is on its way, if that is a success. The hold stays until the reply. A run that the
+// reply makes due then gets the next slot that becomes free, before all deliveries: that takes some
+// milliseconds. Beside long attempts it would take as long as they do, so these keep their slots.
+// As many ends as there are slots may be without a reply. A crash between the two loses nothing:
+// Redis has the hold and the attempt until the finish, with or without a slot.
+//
 // A worker without a session fetches and picks nothing. It could only push the deliveries back, to
 // the end of their queue: from the time when its session is cut off until the next one is open,
 // perhaps all deliveries many times.

@@ -140,6 +140,9 @@ type Worker struct {
 	began  flows         // attempts that began here, by queue
 	aside  chan struct{} // requests a look at runs that are set aside; buffer of one
 	busy   atomic.Int64  // slots in which an attempt runs
+	pace   pace          // of attempts here
+	// one for each attempt that gave its slot away before its end was recorded
+	unrecorded *semaphore.Weighted
 
 	suspects suspects // runs here that have crashed before
 
@@ -254,7 +257,7 @@ func New(o Options) (*Worker, error) {
 	if err := scheduler.CheckJobs(o.Jobs); err != nil {
 		return nil, err
 	}
-	w := &Worker{o: o, log: o.Logger, queue: o.Queue, pusher: o.Pusher, often: repeats.New(o.Logger, "call"), aside: make(chan struct{}, 1), slots: semaphore.NewWeighted(int64(o.Concurrency)), leave: make(chan struct{}), live: newLive()}
+	w := &Worker{o: o, log: o.Logger, queue: o.Queue, pusher: o.Pusher, often: repeats.New(o.Logger, "call"), aside: make(chan struct{}, 1), slots: semaphore.NewWeighted(int64(o.Concurrency)), unrecorded: semaphore.NewWeighted(int64(o.Concurrency)), leave: make(chan struct{}), live: newLive()}
 	w.stuck.tell = o.OnStuck
 	w.began.serve(o.Queues)
 	w.disputed.Store(new(map[string]string))
