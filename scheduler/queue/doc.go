@@ -80,7 +80,7 @@
 //     After an error they pause for [errorPause];
 //   - a slot is free, as defined by [Options].Slots. A poll of an idle queue takes one slot, and
 //     other fetches take all free ones. Handle receives the slots with the deliveries. So a busy
-//     worker keeps nothing from an idle one;
+//     worker keeps nothing from an idle one, unless its Slots say that they are free again soon;
 //   - the worker can start runs, as [Options].Ready reports. If it cannot, they pause as after an
 //     error.
 //

@@ -59,7 +59,7 @@ const (
 )
 
 // Slots limit the deliveries that a worker has in hand. A [Server] takes a slot before it fetches,
-// so that each delivery can run.
+// so that each delivery can run, at once or soon.
 type Slots interface {
 	// Acquire waits for a free slot. It returns an error only if ctx has ended, and then takes no
 	// slot.

@@ -71,7 +71,7 @@ func (w *Worker) adopt(ctx context.Context, some []queue.Request) []error {
 	// It is their turn, so those that find a slot start at once.
 	startable := func(d ledger.Due) bool { _, ok := w.direct(d); return ok }
 	n := 0
-	for n < len(due) && startable(due[n]) && w.slots.TryAcquire(1) {
+	for n < len(due) && startable(due[n]) && w.slots.TryTake() {
 		n++
 	}
 	if n > 0 {

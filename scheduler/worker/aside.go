@@ -264,22 +264,22 @@ func (w *Worker) pick(ctx context.Context, after ledger.Shelf) (next ledger.Shel
 		if len(shelves) == 0 {
 			return next, true
 		}
-		if w.slots.Acquire(ctx, 1) != nil {
+		if w.slots.Take(ctx) != nil {
 			return after, false
 		}
 		if !w.canBegin() {
-			w.slots.Release(1)
+			w.slots.Free(1)
 			return after, false
 		}
 		slices.SortStableFunc(shelves, func(a, b ledger.Shelf) int { return cmp.Compare(w.o.Queues[b.Queue], w.o.Queues[a.Queue]) })
 		n := 1
-		for n < pickMost && w.slots.TryAcquire(1) {
+		for n < pickMost && w.slots.TryTake() {
 			n++
 		}
 		call, cancel = context.WithTimeout(ctx, callLimit)
 		due, err := w.ledger.Pick(call, n, shelves)
 		cancel()
-		w.slots.Release(int64(n - len(due)))
+		w.slots.Free(n - len(due))
 		if err != nil {
 			w.often.WarnContext(ctx, "could not pick runs that are set aside, will retry", "call", "pick", "error", err)
 			return after, false
@@ -299,7 +299,7 @@ func (w *Worker) startable(picked []ledger.Due) []ledger.Due {
 		if w.o.Queues[d.Queue] > 0 && paused != nil && !(*paused)[d.Queue] {
 			return false
 		}
-		w.slots.Release(1)
+		w.slots.Free(1)
 		w.pusher.Add(d)
 		return true
 	})

@@ -23,7 +23,7 @@ type claim func(context.Context, *locks.Request, ledger.Due, time.Duration, []st
 func (w *Worker) claim(due ledger.Due, before []string) {
 	request, err := w.begin()
 	if err != nil { // no session now: the delivery is for a worker that has one
-		w.slots.Release(1)
+		w.slots.Free(1)
 		w.pusher.Add(due)
 		return
 	}
@@ -40,7 +40,7 @@ func (w *Worker) claimAll(due []ledger.Due) (unsettled int, settled <-chan struc
 	for _, d := range due {
 		request, err := w.begin()
 		if err != nil {
-			w.slots.Release(1)
+			w.slots.Free(1)
 			w.pusher.Add(d)
 			continue
 		}
@@ -153,7 +153,7 @@ func (w *Worker) handOn(due []ledger.Due) {
 			return
 		}
 	}
-	w.slots.Release(1)
+	w.slots.Free(1)
 }
 
 // putOff leaves a run to another worker, or to a later time.
@@ -255,6 +255,7 @@ func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed, slot *slot) []le
 	}
 	w.running.CompareAndDelete(record.ID, own)
 	w.endOutput(printed)
+	w.paced(time.Since(began))
 	finish = ledger.Finish{
 		Run: record.ID, Job: claimed.Job, Token: hold.Token(), Hold: hold.ID(), Output: printed.String(), Error: reason,
 	}
@@ -297,7 +298,7 @@ func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed, slot *slot) []le
 	// From here on Redis may no longer have the hold although it was not revoked.
 	w.locks.Extension().Freeing(hold)
 	if finish.Outcome == ledger.OutcomeSuccess {
-		slot.giveAway(time.Since(began))
+		slot.giveAway()
 		finished = w.ends.Finish(w.calls, finish)
 	}
 	if finished == nil {

@@ -9,10 +9,16 @@
 //	          v                                                │                              v
 //	        pushed to its queue ──> fetched by a free worker ──┘     the runs that it freed are due
 //
-// A worker takes a slot before it fetches a delivery, and keeps the slot for the claim and the
-// attempt. Direct claims, of runs that this worker made due itself, share the slots and go last:
-// never before a run that has been due for longer in a queue of the same or a higher weight, and
-// has never crashed.
+// A worker fetches as many deliveries as it has free slots, and a slot is taken for the claim and
+// the attempt. Direct claims, of runs that this worker made due itself, share the slots and go
+// last: never before a run that has been due for longer in a queue of the same or a higher weight,
+// and has never crashed.
+//
+// While attempts here are brief ([pace]), the worker fetches ahead of its slots, up to as many
+// deliveries as it has slots in all. A slot that becomes free is then for the delivery that has
+// waited for one for the longest time. A delivery takes no lock before it has a slot. If it gets
+// none within [seatPatience], it goes back to its queue, and the worker stops fetching ahead: a busy
+// worker leaves deliveries to idle ones. See [slots].
 //
 // An attempt keeps its slot until its finish gets a reply. If the finish made a run due, because it
 // freed the locks that the run waited for, the attempt passes its slot to that run. Behind a

@@ -34,3 +34,17 @@ func (w *Worker) SetRound(at time.Time) { w.round.Store(&at) }
 
 // StallLimit is how old the last round may become.
 const StallLimit = stallLimit
+
+// Ahead returns how many deliveries a worker may have in hand beyond its free slots.
+func (w *Worker) Ahead() int {
+	w.slots.mu.Lock()
+	defer w.slots.mu.Unlock()
+	return w.slots.ahead
+}
+
+// FreeSlots returns how many slots of a worker are free.
+func (w *Worker) FreeSlots() int {
+	w.slots.mu.Lock()
+	defer w.slots.mu.Unlock()
+	return w.slots.free
+}

@@ -11,6 +11,29 @@ import (
 // A slot is then free again soon.
 const brief = 10 * time.Millisecond
 
+const (
+	// endsPerSlot is how many ends are without a reply at most, for each slot.
+	endsPerSlot = 2
+
+	// seatedFlights is how many scripts at a time claim the runs of deliveries that have waited for
+	// a slot.
+	seatedFlights = 4
+
+	// slow is as long as attempts that make the average of those before it, which were brief, too
+	// long.
+	slow = 16 * brief
+)
+
+// paced adds an attempt to the pace, by which the worker fetches ahead of its slots.
+func (w *Worker) paced(took time.Duration) {
+	w.pace.add(took)
+	ahead := 0
+	if w.pace.brief() {
+		ahead = w.o.Concurrency
+	}
+	w.slots.SetAhead(ahead)
+}
+
 // A slot is the one in which an attempt runs.
 type slot struct {
 	w     *Worker
@@ -20,11 +43,11 @@ type slot struct {
 }
 
 // giveAway passes the slot on while the end of the attempt is on its way to Redis, for the next run
-// need not wait for the reply. took: by the attempt. It does nothing while attempts here take long:
-// if the reply makes a run due, that run waits for the next free slot, with its locks reserved. The
-// number of ends without a reply is limited to that of the slots.
-func (s *slot) giveAway(took time.Duration) {
-	if !s.w.pace.isBrief(took) || s.kept || !s.w.unrecorded.TryAcquire(1) {
+// need not wait for the reply. It does nothing while attempts here take long: if the reply makes a
+// run due, that run waits for the next free slot, with its locks reserved. The number of ends
+// without a reply is limited, see endsPerSlot.
+func (s *slot) giveAway() {
+	if !s.w.pace.brief() || s.kept || !s.w.unrecorded.TryAcquire(1) {
 		return
 	}
 	s.given = true
@@ -51,13 +74,15 @@ func (s *slot) end(next []ledger.Due) {
 // value is ready.
 type pace struct{ ns atomic.Int64 }
 
-// isBrief adds an attempt, and reports whether all of them are [brief] on average.
-func (p *pace) isBrief(took time.Duration) bool {
+// add adds an attempt.
+func (p *pace) add(took time.Duration) {
 	for {
 		before := p.ns.Load()
-		after := before + (int64(took)-before)/8
-		if p.ns.CompareAndSwap(before, after) {
-			return time.Duration(after) <= brief
+		if p.ns.CompareAndSwap(before, before+(int64(took)-before)/8) {
+			return
 		}
 	}
 }
+
+// brief reports whether attempts take no longer than [brief].
+func (p *pace) brief() bool { return time.Duration(p.ns.Load()) <= brief }

@@ -20,6 +20,7 @@ import (
 
 	"lockstep/jobs"
 	"lockstep/locks"
+	"lockstep/locks/space"
 	"lockstep/scheduler"
 	"lockstep/scheduler/ledger"
 	"lockstep/scheduler/queue"
@@ -133,14 +134,14 @@ type Worker struct {
 	o       Options
 	log     *slog.Logger
 	started time.Time
-	// one for each attempt, and for a fetch on its way: a busy worker leaves deliveries to idle
-	// ones
-	slots  *semaphore.Weighted
-	offers offers        // runs that were offered their locks while no slot was free
-	began  flows         // attempts that began here, by queue
-	aside  chan struct{} // requests a look at runs that are set aside; buffer of one
-	busy   atomic.Int64  // slots in which an attempt runs
-	pace   pace          // of attempts here
+	slots   slots
+	offers  offers        // runs that were offered their locks while no slot was free
+	began   flows         // attempts that began here, by queue
+	aside   chan struct{} // requests a look at runs that are set aside; buffer of one
+	busy    atomic.Int64  // slots in which an attempt runs
+	pace    pace          // of attempts here
+	// deliveries that have waited for a slot and got one, to be claimed together
+	seated space.Commit[*fetched]
 	// one for each attempt that gave its slot away before its end was recorded
 	unrecorded *semaphore.Weighted
 
@@ -257,8 +258,11 @@ func New(o Options) (*Worker, error) {
 	if err := scheduler.CheckJobs(o.Jobs); err != nil {
 		return nil, err
 	}
-	w := &Worker{o: o, log: o.Logger, queue: o.Queue, pusher: o.Pusher, often: repeats.New(o.Logger, "call"), aside: make(chan struct{}, 1), slots: semaphore.NewWeighted(int64(o.Concurrency)), unrecorded: semaphore.NewWeighted(int64(o.Concurrency)), leave: make(chan struct{}), live: newLive()}
+	w := &Worker{o: o, log: o.Logger, queue: o.Queue, pusher: o.Pusher, often: repeats.New(o.Logger, "call"), aside: make(chan struct{}, 1), unrecorded: semaphore.NewWeighted(endsPerSlot * int64(o.Concurrency)), leave: make(chan struct{}), live: newLive()}
 	w.stuck.tell = o.OnStuck
+	w.slots.free, w.slots.seat = o.Concurrency, w.seat
+	w.seated.Flights, w.seated.Most, w.seated.Send = seatedFlights, ledger.MaxTogether, w.sendSeated
+	w.seated.Spawn = func(f func()) bool { w.attempt.Go(f); return true }
 	w.began.serve(o.Queues)
 	w.disputed.Store(new(map[string]string))
 	w.jobs.Store(newDefinitions(o.Jobs, o.Permits, o.Config))
@@ -448,7 +452,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 		return fmt.Errorf("start worker: %w", err)
 	}
 	server, err := queue.NewServer(w.queue, queue.Options{
-		Queues: w.o.Queues, Fetchers: w.o.Fetchers, Session: func() string { return string(w.locks.Session()) }, Slots: queue.NewSlots(w.slots), Ready: w.canBegin, Handle: w.take, Adopt: w.adopt,
+		Queues: w.o.Queues, Fetchers: w.o.Fetchers, Session: func() string { return string(w.locks.Session()) }, Slots: &w.slots, Ready: w.canBegin, Handle: w.take, Adopt: w.adopt,
 		Disputed: func(owners map[string]string) {
 			w.disputed.Store(&owners)
 			w.show(ctx)
@@ -631,11 +635,30 @@ func (w *Worker) close(ctx context.Context) {
 	w.log.InfoContext(ctx, "worker has stopped")
 }
 
-// take claims the runs of fetched deliveries, in the slots that they were fetched for. It returns
-// when all claims are settled, or ctx ends: until then the deliveries are on record as this
-// worker's, see [queue.Options].Handle.
+// take claims the runs of fetched deliveries, those that have a slot together. It returns when all
+// claims are settled, or ctx ends: until then the deliveries are on record as this worker's, see
+// [queue.Options].Handle. One that gets no slot in time goes back to its queue.
 func (w *Worker) take(ctx context.Context, some []ledger.Due) {
-	unsettled, settled := w.claimAll(some)
+	all := make([]*fetched, len(some))
+	for i, d := range some {
+		all[i] = &fetched{d, make(chan struct{})}
+	}
+	now := w.slots.Arrive(all)
+	unsettled, settled := w.claimAll(some[:len(now)])
+	late := time.NewTimer(seatPatience)
+	defer late.Stop()
+	for waiting := all[len(now):]; len(waiting) > 0; {
+		select {
+		case <-waiting[0].settled:
+			waiting = waiting[1:]
+		case <-late.C: // some attempts here take long
+			w.paced(slow)
+			w.giveBack(waiting)
+		case <-ctx.Done(): // a drain begins no run, and must not wait for Redis
+			w.giveBack(waiting)
+			return
+		}
+	}
 	for range unsettled {
 		select {
 		case <-settled:
@@ -643,6 +666,37 @@ func (w *Worker) take(ctx context.Context, some []ledger.Due) {
 			return
 		}
 	}
+}
+
+// giveBack returns those of some deliveries that wait for a slot to their queue.
+func (w *Worker) giveBack(some []*fetched) {
+	for _, f := range w.slots.Withdraw(some) {
+		w.pusher.Add(f.due)
+		close(f.settled)
+	}
+}
+
+// seat claims the runs of deliveries that have waited for a slot and got one.
+func (w *Worker) seat(some []*fetched) {
+	for _, f := range some {
+		w.seated.Add(w.attempts, f)
+	}
+}
+
+func (w *Worker) sendSeated(_ context.Context, some []*fetched) {
+	due := make([]ledger.Due, len(some))
+	for i, f := range some {
+		due[i] = f.due
+	}
+	unsettled, settled := w.claimAll(due)
+	w.attempt.Go(func() {
+		for range unsettled {
+			<-settled
+		}
+		for _, f := range some {
+			close(f.settled)
+		}
+	})
 }
 
 // Deliver takes runs that another part of this process has made due, and has them run in the
@@ -660,7 +714,7 @@ func (w *Worker) Deliver(ctx context.Context, due []ledger.Due) bool {
 func (w *Worker) deliver(_ context.Context, due []ledger.Due) {
 	for _, d := range due {
 		before, ok := w.direct(d)
-		if !ok || w.pusher.Waiting(before) || !w.slots.TryAcquire(1) {
+		if !ok || w.pusher.Waiting(before) || !w.slots.TryTake() {
 			if ok && d.Offered {
 				w.offers.add(d)
 			}
