@@ -113,13 +113,15 @@
 // nothing for a second; runs claimed in that second wait and take six times as long, so the
 // measurement begins after it.
 //
-// slots, slots-delayed: the same with 16 slots. Here a slot's time decides, in round trips: five when
-// a slot waited for the fetch, the claim, the finish before its own and its own (0.8 and 3.4 of
-// asynq's rate); three without the finish (1.0 and 5.3); two when deliveries are fetched ahead of
-// slots (1.2 and 6.7); and with three finishes in flight instead of one, and twice as many ends
-// without a reply as slots, 1.2 and 9. Twice as many deliveries ahead add nothing. adopt: plain asynq clients enqueue the tasks, and
-// lockstep's worker adopts each as a run. Its time of doing begins with the first fetch of a task:
-// many tasks may become runs before the first of these ends.
+// slots, slots-delayed: the same with 16 slots. Here a slot's time decides, in round trips: five
+// when a slot waited for the fetch, the claim, the finish before its own and its own (0.8 and 3.4
+// of asynq's rate); three without the finish (1.0 and 5.3); two when deliveries are fetched ahead
+// of slots (1.2 and 6.7); and with three finishes in flight instead of one, and twice as many ends
+// without a reply as slots, 1.2 and 9. Twice as many deliveries ahead add nothing.
+//
+// adopt: plain asynq clients enqueue the tasks, and lockstep's worker adopts each as a run. Its
+// time of doing begins with the first fetch of a task: many tasks may become runs before the first
+// of these ends.
 //
 // mixed: everything at once for five minutes. 10,000 jobs have ticks every two seconds to every
 // minute, 1,000 of them with three of 200 bills each; four workers of 16 slots run them beside a
