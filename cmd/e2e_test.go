@@ -42,10 +42,8 @@ func TestEveryTickRunsExactlyOnceOnFiveWorkers(t *testing.T) {
 	t.Parallel()
 	// A long lease: a worker that a busy machine stalls keeps its runs, however long that takes.
 	f := newFleet(t, nil, twentyJobs(50*time.Millisecond), long)
+	f.startAll(fleetSize)
 	from := time.Now()
-	for range fleetSize {
-		f.start()
-	}
 	pause(t.Context(), fleetTime)
 	to := time.Now()
 	f.drain()
@@ -71,10 +69,8 @@ func TestNoTickIsLostOrFinishedTwiceWhenWorkersAreKilled(t *testing.T) {
 	}
 	t.Parallel()
 	f := newFleet(t, nil, twentyJobs(500*time.Millisecond), shortLease)
+	f.startAll(fleetSize)
 	from := time.Now()
-	for range fleetSize {
-		f.start()
-	}
 	seed := uint64(from.UnixNano())
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))

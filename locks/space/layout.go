@@ -67,6 +67,7 @@ var keys = []struct{ name, kind string }{
 	//   - keep: for how long the space keeps entries in endings, ms, a blank, and how many; 0 0:
 	//     none
 	//   - endings_gone: how many elements were removed from the front of endings
+	//   - endings_since: since when no other build keeps entries elsewhere, ms
 	{"meta", "hash"},
 	// The last token.
 	{"seq", "string"},

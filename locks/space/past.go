@@ -106,6 +106,10 @@ type Past struct {
 // pastPage is how many elements of the key endings one script reads.
 const pastPage = 1000
 
+// clockStep is how far the server's clock may be set back. Behind an end that is older than a time,
+// those of the next minute by an earlier clock are still found.
+const clockStep = time.Minute
+
 // Past reads what has ended at or after a time, from a position on: "" for the last end, then the
 // Next of the page before, or the position of an entry.
 func (s *Space) Past(ctx context.Context, from string, since time.Time) (*Past, error) {
@@ -131,11 +135,11 @@ func (s *Space) Past(ctx context.Context, from string, since time.Time) (*Past, 
 			slices.Reverse(more)
 			position := strconv.FormatInt(number+int64(i), 10)
 			entry, ok := parseEntry(position, Time(Int(at)), text+strings.Join(more, ""))
-			if ok && entry.To.Before(since) {
+			if ok && entry.To.Before(since.Add(-clockStep)) {
 				page.Next = ""
 				return page, nil
 			}
-			if ok {
+			if ok && !entry.To.Before(since) {
 				page.Entries = append(page.Entries, entry)
 			}
 			more, page.Next = nil, position
@@ -160,15 +164,17 @@ func IsPosition(text string) bool {
 // PastSince returns since when each end is kept, by the server's clock; zero if the space keeps
 // nothing.
 func (s *Space) PastSince(ctx context.Context) (time.Time, error) {
-	first, err := s.rdb.LIndex(ctx, s.key("endings"), 0).Result()
-	if errors.Is(err, redis.Nil) {
-		return time.Time{}, nil
-	}
-	if err != nil {
+	pipe := s.rdb.Pipeline()
+	first := pipe.LIndex(ctx, s.key("endings"), 0)
+	since := pipe.HGet(ctx, s.key("meta"), "endings_since")
+	if _, err := pipe.Exec(ctx); err != nil && !errors.Is(err, redis.Nil) {
 		return time.Time{}, fmt.Errorf("read what is kept: %w", err)
 	}
-	at, _, _ := strings.Cut(first, "\x1f")
-	return Time(Int(at)), nil
+	if errors.Is(first.Err(), redis.Nil) {
+		return time.Time{}, nil
+	}
+	at, _, _ := strings.Cut(first.Val(), "\x1f")
+	return Time(max(Int(at), Int(since.Val()))), nil
 }
 
 // parseEntry reads an entry. It returns false for one that this build cannot read.

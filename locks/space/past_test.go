@@ -313,7 +313,11 @@ func TestNoPartOfARemovedEndIsKept(t *testing.T) {
 				t.Fatalf("with %d elements, the first one is %.20q", most, element)
 			}
 		}
-		if all := r.readPast(t); len(all) != 9 || len(all[0].Names) != 100 {
+		r.do(t, "open", "least", 60_000, "{}", "space", 0, "3600000 1", 1)
+		if element := rdb.LIndex(r.ctx, r.keys[8], 0).Val(); element == "" || element[0] == '\x1f' || rdb.LLen(r.ctx, r.keys[8]).Val() != int64(parts) {
+			t.Errorf("with one element, the first one is %.20q", element)
+		}
+		if all := r.readPast(t); len(all) != 1 || len(all[0].Names) != 100 {
 			t.Errorf("got %d ends, the first with %d names", len(all), len(all[0].Names))
 		}
 	})
@@ -327,9 +331,17 @@ func TestStreamOfAnEarlierBuildIsRemoved(t *testing.T) {
 		if err := rdb.XAdd(r.ctx, &redis.XAddArgs{Stream: stream, Values: []string{"b", ""}}).Err(); err != nil {
 			t.Fatal(err)
 		}
-		r.do(t, "open", "s", 60_000, "{}", "space", 0, "60000 100", 0)
+		// entries were kept for an hour
+		if err := rdb.LSet(r.ctx, r.keys[8], 0, time.Now().Add(-time.Hour).UnixMilli()).Err(); err != nil {
+			t.Fatal(err)
+		}
+		r.do(t, "open", "s", 60_000, "{}", "space", 0, "7200000 100", 0)
 		if rdb.Exists(r.ctx, stream).Val() != 0 {
 			t.Errorf("%s exists", stream)
+		}
+		// Until now, sessions of that build may have ended holds.
+		if since, err := On(rdb, r.keys).PastSince(r.ctx); err != nil || time.Since(since) > time.Minute {
+			t.Errorf("kept since %s, %v", since, err)
 		}
 	})
 }

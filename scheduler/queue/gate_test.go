@@ -17,6 +17,7 @@ type unbounded struct{}
 func (unbounded) Acquire(ctx context.Context) error { return ctx.Err() }
 func (unbounded) More(most int) int                 { return most }
 func (unbounded) Release(int)                       {}
+func (unbounded) HasFree() bool                     { return true }
 
 func passes(ctx context.Context, g *gate) error {
 	_, _, err := g.pass(ctx)
@@ -115,6 +116,7 @@ func (s counted) Acquire(ctx context.Context) error {
 }
 func (s counted) More(int) int  { return 0 }
 func (s counted) Release(n int) { s.free <- struct{}{} }
+func (s counted) HasFree() bool { return len(s.free) > 0 }
 
 func TestAllFetchersContinueWhenOneFindsSomething(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

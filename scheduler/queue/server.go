@@ -68,6 +68,8 @@ type Slots interface {
 	More(most int) int
 	// Release returns slots.
 	Release(n int)
+	// HasFree reports whether a slot is free. Slots may be taken beyond those that are free.
+	HasFree() bool
 }
 
 // Options configure a [Server]. Queues and Handle are required.
@@ -180,6 +182,14 @@ type slots struct{ free *semaphore.Weighted }
 func (s slots) Acquire(ctx context.Context) error { return s.free.Acquire(ctx, 1) }
 func (s slots) Release(n int)                     { s.free.Release(int64(n)) }
 
+func (s slots) HasFree() bool {
+	free := s.More(1) > 0
+	if free {
+		s.Release(1)
+	}
+	return free
+}
+
 func (s slots) More(most int) int {
 	n := 0
 	for n < most && s.free.TryAcquire(1) {
@@ -192,10 +202,7 @@ func (s slots) More(most int) int {
 // Call it when the session has received [NoticePushed]. It may be called at any time, and does not
 // block.
 func (s *Server) Wake() {
-	free := s.o.Slots.More(1) > 0
-	if free {
-		s.o.Slots.Release(1)
-	}
+	free := s.o.Slots.HasFree()
 	s.gate.wake() // also without a slot: Redis has forgotten that this worker sleeps
 	if free {
 		return

@@ -29,6 +29,8 @@ func (s slots) Acquire(ctx context.Context) error {
 	}
 }
 
+func (s slots) HasFree() bool { return len(s) > 0 }
+
 func (s slots) More(most int) int {
 	for n := range most {
 		select {

@@ -71,7 +71,7 @@ func (w *Worker) claimAll(due []ledger.Due) (unsettled int, settled <-chan struc
 // follow acts on the reply to a claim. claimed is nil when the session ended before a reply.
 func (w *Worker) follow(request *locks.Request, due ledger.Due, before []string, claimed *ledger.Claimed) {
 	done := w.handOn
-	var crashed *guest // nil: the attempt may give its slot away before its end is recorded
+	var crashed *guest
 	if claimed != nil && claimed.Outcome == ledger.ClaimCrashed {
 		if crashed = w.admit(due.Run, claimed); crashed != nil {
 			done = func(next []ledger.Due) { w.suspects.end(crashed); w.handOn(next) }
@@ -97,7 +97,7 @@ func (w *Worker) follow(request *locks.Request, due ledger.Due, before []string,
 		ended := make(chan struct{})
 		w.busy.Add(1)
 		w.began.add(due.Queue)
-		slot := &slot{w: w, done: done, kept: crashed != nil}
+		slot := &slot{w: w, done: done, kept: crashed != nil || due.Offered, attempt: w.slots.Begin()}
 		w.attempt.Go(func() {
 			var next []ledger.Due
 			defer func() { slot.end(next) }()
@@ -139,6 +139,7 @@ func (w *Worker) handOn(due []ledger.Due) {
 			w.pusher.Add(d)
 			continue
 		}
+		d.Offered = true
 		rest := due[i+1:]
 		for j := range rest {
 			rest[j].Offered = true
@@ -255,7 +256,7 @@ func (w *Worker) run(hold *locks.Hold, claimed *ledger.Claimed, slot *slot) []le
 	}
 	w.running.CompareAndDelete(record.ID, own)
 	w.endOutput(printed)
-	w.paced(time.Since(began))
+	slot.worked(time.Since(began))
 	finish = ledger.Finish{
 		Run: record.ID, Job: claimed.Job, Token: hold.Token(), Hold: hold.ID(), Output: printed.String(), Error: reason,
 	}

@@ -16,9 +16,9 @@
 //
 // While attempts here are brief ([pace]), the worker fetches ahead of its slots, up to as many
 // deliveries as it has slots in all. A slot that becomes free is then for the delivery that has
-// waited for one for the longest time. A delivery takes no lock before it has a slot. If it gets
-// none within [seatPatience], it goes back to its queue, and the worker stops fetching ahead: a
-// busy worker leaves deliveries to idle ones. See [slots].
+// waited for one for the longest time. A delivery takes no lock before it has a slot. If attempts
+// run in all slots for [seatPatience], it goes back to its queue, and the worker stops fetching
+// ahead: a busy worker leaves deliveries to idle ones. See [slots].
 //
 // An attempt keeps its slot until its finish gets a reply. If the finish made a run due, because it
 // freed the locks that the run waited for, the attempt passes its slot to that run. Behind a
@@ -32,9 +32,11 @@
 // While attempts here are brief, each gives its slot away as soon as its executor has returned and
 // its finish is on its way, if that is a success. The hold stays until the reply. A run that the
 // reply makes due then gets the next slot that becomes free, before all deliveries: that takes some
-// milliseconds. Beside long attempts it would take as long as they do, so these keep their slots.
-// As many ends as there are slots may be without a reply. A crash between the two loses nothing:
-// Redis has the hold and the attempt until the finish, with or without a slot.
+// milliseconds. Beside long attempts it would take as long as they do, so all keep their slots
+// while one of them runs. So does an attempt that has waited for its locks itself, since others may
+// wait for them too. Twice as many ends as there are slots may be without a reply. A crash between
+// the two loses nothing: Redis has the hold and the attempt until the finish, with or without a
+// slot.
 //
 // A worker without a session fetches and picks nothing. It could only push the deliveries back, to
 // the end of their queue: from the time when its session is cut off until the next one is open,

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"container/list"
 	"sync/atomic"
 	"time"
 
@@ -29,25 +30,33 @@ func (w *Worker) paced(took time.Duration) {
 	w.pace.add(took)
 	ahead := 0
 	if w.pace.brief() {
-		ahead = w.o.Concurrency
+		ahead = min(w.o.Concurrency, aheadOfSlots)
 	}
 	w.slots.SetAhead(ahead)
 }
 
 // A slot is the one in which an attempt runs.
 type slot struct {
-	w     *Worker
-	done  func([]ledger.Due) // passes it on
-	kept  bool               // until the end is recorded
-	given bool
+	w       *Worker
+	done    func([]ledger.Due) // passes it on
+	kept    bool               // until the end is recorded
+	given   bool
+	attempt *list.Element // in slots
+}
+
+// worked ends the work of the attempt.
+func (s *slot) worked(took time.Duration) {
+	s.w.slots.End(s.attempt)
+	s.w.paced(took)
 }
 
 // giveAway passes the slot on while the end of the attempt is on its way to Redis, for the next run
 // need not wait for the reply. It does nothing while attempts here take long: if the reply makes a
-// run due, that run waits for the next free slot, with its locks reserved. The number of ends
-// without a reply is limited, see endsPerSlot.
+// run due, that run waits for the next free slot, with its locks reserved. For that reason an
+// attempt that has itself waited for its locks keeps its slot: others may wait for them too. The
+// number of ends without a reply is limited, see endsPerSlot.
 func (s *slot) giveAway() {
-	if !s.w.pace.brief() || s.kept || !s.w.unrecorded.TryAcquire(1) {
+	if _, anyLong := s.w.slots.Running(); anyLong || !s.w.pace.brief() || s.kept || !s.w.unrecorded.TryAcquire(1) {
 		return
 	}
 	s.given = true

@@ -265,11 +265,12 @@ func TestDeliveryFetchedAheadOfItsSlotTakesNoLock(t *testing.T) {
 	w := f.start(one)
 	f.awaitState(f.enqueue(f.jobs[0], "1"), ledger.StateSucceeded)
 	f.await("the worker to fetch ahead", func() bool { return w.Ahead() == 1 })
-	f.enqueue(f.jobs[1], "1")
-	busy := receive(t, begun)
-	for i := range cap(settled) {
-		f.enqueue(f.jobs[2], fmt.Sprint(i))
+	due := []ledger.Due{f.ask(1, ledger.Request{Job: f.jobs[1], Trigger: ledger.TriggerEnqueue})[0].Due[0]}
+	for _, asked := range f.ask(cap(settled), ledger.Request{Job: f.jobs[2], Trigger: ledger.TriggerEnqueue}) {
+		due = append(due, asked.Due[0])
 	}
+	f.pushAndConfirm(due...) // so they are in the queue when the first one begins
+	busy := receive(t, begun)
 	f.await("a delivery to go back", func() bool { return w.Ahead() == 0 || len(settled) > 0 })
 	f.start(one)
 	for range cap(settled) {

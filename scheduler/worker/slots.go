@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"container/list"
 	"context"
 	"slices"
 	"sync"
@@ -9,9 +10,16 @@ import (
 	"lockstep/scheduler/ledger"
 )
 
-// seatPatience is how long a delivery waits for a slot after its fetch. Then it goes back to its
-// queue, for another worker.
-const seatPatience = 100 * time.Millisecond
+const (
+	// seatPatience is how long a delivery waits for a slot after its fetch. Then it goes back to
+	// its queue, for another worker, if an attempt runs in each slot.
+	seatPatience = 100 * time.Millisecond
+
+	// long is how long an attempt has run that keeps the worker from fetching ahead.
+	long = 5 * brief
+
+	aheadOfSlots = 64 // deliveries that are fetched ahead at most
+)
 
 // A fetched is a delivery that was fetched ahead of its slot.
 type fetched struct {
@@ -40,6 +48,8 @@ type slots struct {
 	inHand int
 	ready  []*fetched  // those that wait for a slot, the oldest first; guarded by mu
 	calls  []*slotCall // of Acquire and Take that wait, the oldest first; guarded by mu
+	// when each attempt that runs now began, the first one first: time.Time; guarded by mu
+	attempts list.List
 }
 
 // A slotCall waits for a slot, or for a fetch.
@@ -49,7 +59,44 @@ type slotCall struct {
 }
 
 // mayFetch reports whether one more delivery may be fetched. The caller holds mu.
-func (s *slots) mayFetch() bool { return s.inHand < s.free+s.ahead }
+func (s *slots) mayFetch() bool {
+	return s.inHand < s.free || s.inHand < s.free+s.ahead && !s.anyLong()
+}
+
+// anyLong reports whether an attempt has run for [long]. The caller holds mu.
+func (s *slots) anyLong() bool {
+	first := s.attempts.Front()
+	return first != nil && time.Since(first.Value.(time.Time)) > long
+}
+
+// Begin adds an attempt that runs from now on.
+func (s *slots) Begin() *list.Element {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.attempts.PushBack(time.Now())
+}
+
+// End removes an attempt.
+func (s *slots) End(attempt *list.Element) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.attempts.Remove(attempt)
+	s.wake()
+}
+
+// Running returns how many attempts run, and whether one of them has run for [long].
+func (s *slots) Running() (n int, anyLong bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.attempts.Len(), s.anyLong()
+}
+
+// HasFree reports whether a slot is free and not needed for a delivery in hand.
+func (s *slots) HasFree() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.inHand < s.free
+}
 
 // grant grants a call if it can. The caller holds mu.
 func (s *slots) grant(fetch bool) bool {

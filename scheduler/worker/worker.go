@@ -651,11 +651,17 @@ func (w *Worker) take(ctx context.Context, some []ledger.Due) {
 		select {
 		case <-waiting[0].settled:
 			waiting = waiting[1:]
-		case <-late.C: // some attempts here take long
+		case <-late.C:
+			if n, _ := w.slots.Running(); n < w.o.Concurrency { // slots wait for Redis, too
+				late.Reset(seatPatience)
+				continue
+			}
 			w.paced(slow)
-			w.giveBack(waiting)
+			w.giveBack(ctx, waiting)
 		case <-ctx.Done(): // a drain begins no run, and must not wait for Redis
-			w.giveBack(waiting)
+			for _, f := range w.slots.Withdraw(waiting) {
+				w.pusher.Add(f.due)
+			}
 			return
 		}
 	}
@@ -668,11 +674,25 @@ func (w *Worker) take(ctx context.Context, some []ledger.Due) {
 	}
 }
 
-// giveBack returns those of some deliveries that wait for a slot to their queue.
-func (w *Worker) giveBack(some []*fetched) {
-	for _, f := range w.slots.Withdraw(some) {
-		w.pusher.Add(f.due)
+// giveBack returns those of some deliveries that wait for a slot to their queue. They stay on
+// record as this worker's until they are there.
+func (w *Worker) giveBack(ctx context.Context, some []*fetched) {
+	back := w.slots.Withdraw(some)
+	due := make([]ledger.Due, len(back))
+	for i, f := range back {
+		due[i] = f.due
 		close(f.settled)
+	}
+	err := ledger.Insist(func() (done bool, err error) {
+		call, cancel := context.WithTimeout(ctx, callLimit)
+		defer cancel()
+		_, err = w.queue.Push(call, due...)
+		return err == nil, err
+	}, ctx.Done())
+	for _, d := range due {
+		if err != nil {
+			w.pusher.Add(d)
+		}
 	}
 }
 
@@ -684,9 +704,14 @@ func (w *Worker) seat(some []*fetched) {
 }
 
 func (w *Worker) sendSeated(_ context.Context, some []*fetched) {
-	due := make([]ledger.Due, len(some))
-	for i, f := range some {
-		due[i] = f.due
+	due := make([]ledger.Due, 0, len(some))
+	for _, f := range some {
+		if w.draining.Load() {
+			w.slots.Free(1)
+			w.pusher.Add(f.due)
+			continue
+		}
+		due = append(due, f.due)
 	}
 	unsettled, settled := w.claimAll(due)
 	w.attempt.Go(func() {

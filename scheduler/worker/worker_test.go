@@ -182,16 +182,16 @@ func (f *fleet) enqueue(job *jobs.Job, id string) jobs.RunID {
 	return enqueued.Run
 }
 
-func (f *fleet) pushAndConfirm(due ledger.Due) {
+func (f *fleet) pushAndConfirm(due ...ledger.Due) {
 	f.Helper()
 	q, err := queue.New(f.rdb, f.namespace)
 	if err != nil {
 		f.Fatal(err)
 	}
-	if _, err := q.Push(f.Context(), due); err != nil {
+	if _, err := q.Push(f.Context(), due...); err != nil {
 		f.Fatal(err)
 	}
-	if err := f.ledger.Confirm(f.Context(), []ledger.Due{due}); err != nil {
+	if err := f.ledger.Confirm(f.Context(), due); err != nil {
 		f.Fatal(err)
 	}
 }

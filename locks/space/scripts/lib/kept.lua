@@ -3,15 +3,16 @@
 --
 -- Like the functions of take.lua, keepEnd and trimEndings mostly use globals and their arguments.
 
--- trimEndings removes what is older than the space keeps it, or more than it keeps. It leaves the
--- last element: a list without elements is no key. at: server ms, as text.
+-- trimEndings removes what is older than the space keeps it, or more than it keeps, up to 10,000
+-- elements at a time. It leaves the last entry: a list without elements is no key. at: server ms,
+-- as text.
 local function trimEndings(at)
   local call, endings = redis.call, KEYS[9]
   local age, most = string.match(call('HGET', KEYS[7], 'keep') or '', '^(%d+) (%d+)$')
   local n = most and call('LLEN', endings) or 0
   local gone, step = math.max(n - (most or 0), 0), 100
   -- It looks at every hundredth element, or at fewer while all of them are too old.
-  while step >= 100 do
+  while step >= 100 and gone < 10000 do
     local i, ended = gone + step, nil
     while i > gone and i < n and not ended do
       i, ended = i - 1, string.match(call('LINDEX', endings, i - 1), '^%d+')
@@ -22,8 +23,11 @@ local function trimEndings(at)
       step = step > 100 and 100 or 0
     end
   end
-  while gone > 0 and gone < n - 1 and string.find(call('LINDEX', endings, gone), '^\31') do gone = gone + 1 end
-  gone = math.min(gone, n - 1)
+  gone = math.min(gone, n - 1, 10000)
+  -- The first element that is left begins an entry: the next one that does, or the last one.
+  local function part() return gone > 0 and string.find(call('LINDEX', endings, gone), '^\31') end
+  while gone < n - 1 and part() do gone = gone + 1 end
+  while part() do gone = gone - 1 end
   if gone < 1 then return end
   call('LTRIM', endings, gone, -1)
   call('HINCRBY', KEYS[7], 'endings_gone', gone)
@@ -68,5 +72,6 @@ local function retain(bounds, new)
   elseif is == 'none' then
     redis.pcall('RPUSH', ENDINGS, ms)
   end
-  call('DEL', sub(ENDINGS, 1, -8) .. 'past')
+  -- Sessions of earlier builds keep theirs in a stream: until they end, some are missing here.
+  if call('DEL', sub(ENDINGS, 1, -8) .. 'past') == 1 then call('HSET', META, 'endings_since', ms) end
 end
