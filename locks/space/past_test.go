@@ -293,6 +293,24 @@ func TestPositionsOutliveTheRemovalOfOldEnds(t *testing.T) {
 	})
 }
 
+// TestClockThatIsSetBackHidesNoEnds has an end that the server's clock dates before the one that
+// came before it.
+func TestClockThatIsSetBackHidesNoEnds(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
+		r := newRig(t, rdb)
+		since := time.UnixMilli(1_750_000_000_000)
+		for i, after := range []time.Duration{-2 * time.Minute, time.Second, -10 * time.Second, 2 * time.Second} {
+			end := fmt.Sprintf("keepEnd('%d', 'hr', '\\0s.%d\\031%d\\031%d\\031\\031\\031\\031xbill')", since.Add(after).UnixMilli(), i, i+1, since.UnixMilli())
+			r.do(t, end+" return {}")
+		}
+		page, err := On(rdb, r.keys).Past(r.ctx, "", since)
+		if err != nil || len(page.Entries) != 2 || page.Entries[0].ID != "s.3" || page.Entries[1].ID != "s.1" || page.Next != "" {
+			t.Errorf("got %+v, %v, want s.3 and s.1", page, err)
+		}
+	})
+}
+
 func TestNoPartOfARemovedEndIsKept(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
