@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -124,8 +125,8 @@ func repositoryPath(t *testing.T, name string) string {
 	return path
 }
 
-// TestReadmeListsAreTrue checks that the README's lists of changes name files and tests that exist,
-// and those files that an example of the change edits.
+// TestReadmeListsAreTrue checks that the README's lists of changes name files that exist, tests in
+// the packages that have them, and those files that an example of the change edits.
 func TestReadmeListsAreTrue(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(filepath.Join("..", "README.md"))
@@ -139,29 +140,32 @@ func TestReadmeListsAreTrue(t *testing.T) {
 	tests := testNames(t)
 	var files []string // of one list
 	ended := 0
-	for line := range strings.Lines(lists) {
-		item, ok := strings.CutPrefix(line, "- ")
-		if !ok {
-			continue
-		}
-		quoted := regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(item, -1)
-		names, isTests := strings.CutPrefix(item, "tests: ")
-		for _, m := range quoted {
-			switch {
-			case isTests && !tests[m[1]]:
-				t.Errorf("there is no test %s", m[1])
-			case !isTests && strings.Contains(m[1], "/"):
+	for _, item := range regexp.MustCompile(`(?m)^- .*(?:\n  .*)*`).FindAllString(lists, -1) {
+		names, isTests := strings.CutPrefix(item, "- tests: ")
+		if !isTests {
+			for _, m := range regexp.MustCompile("`([^` ]+/[^` ]+)`").FindAllStringSubmatch(names, -1) {
 				if _, err := os.Stat(repositoryPath(t, m[1])); err != nil {
 					t.Error(err)
 				}
 				files = append(files, m[1])
 			}
-		}
-		if !isTests {
 			continue
 		}
-		if len(files) == 0 || len(quoted) == 0 {
-			t.Errorf("a list has no files or no tests: %q", names)
+		var named []string // tests, in front of their package
+		for _, m := range regexp.MustCompile("`([^`]+)`|\\(([^)]+)\\)").FindAllStringSubmatch(names, -1) {
+			if m[1] != "" {
+				named = append(named, m[1])
+				continue
+			}
+			for _, name := range named {
+				if !tests[m[2]+" "+name] {
+					t.Errorf("package %s has no test %s", m[2], name)
+				}
+			}
+			named = nil
+		}
+		if len(files) == 0 || len(named) > 0 || !strings.Contains(names, "`") {
+			t.Errorf("a list has no files, or no tests with their package: %q", names)
 		}
 		slices.Sort(files)
 		if ended < len(changes) {
@@ -180,18 +184,18 @@ func TestReadmeListsAreTrue(t *testing.T) {
 	}
 }
 
-// testNames returns the names of all tests of the repository.
+// testNames returns all tests of the repository, each as its package, a blank and its name.
 func testNames(t *testing.T) map[string]bool {
 	t.Helper()
 	names := make(map[string]bool)
 	function := regexp.MustCompile(`(?m)^func (Test\w+)\(`)
-	err := filepath.WalkDir("..", func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || !strings.HasSuffix(path, "_test.go") {
+	err := fs.WalkDir(os.DirFS(".."), ".", func(name string, entry fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(name, "_test.go") {
 			return err
 		}
-		text, err := os.ReadFile(path)
+		text, err := os.ReadFile(repositoryPath(t, name))
 		for _, m := range function.FindAllSubmatch(text, -1) {
-			names[string(m[1])] = true
+			names[path.Dir(name)+" "+string(m[1])] = true
 		}
 		return err
 	})

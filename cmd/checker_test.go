@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"lockstep/scheduler/ledger"
 )
 
 // The checker proves the promise from the ledger and the effect log of a fleet: every tick has one
@@ -30,7 +32,7 @@ type runJSON struct {
 
 // final reports whether the run is over.
 func (r runJSON) final() bool {
-	return !slices.Contains([]string{"scheduled", "due", "waiting", "running", "retrying"}, r.State)
+	return ledger.State(r.State).Final()
 }
 
 type attemptJSON struct {

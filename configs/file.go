@@ -501,7 +501,7 @@ type jobFile struct {
 	Every *time.Duration `yaml:"every" min:"1s" unset:"none" example:"15m"`
 
 	// A program with its arguments: a list, not a text for a shell. For a shell write [sh, -c, "a |
-	// b"]. A job has exactly one of command, http and handler.
+	// b"]. A job has one kind of work: beside command, it has none of the others, such as http.
 	Command []text `yaml:"command" size:"1" unset:"none" example:"[pg_dump, --file=/backup/shop.dump, shop]"`
 
 	// A request to send. The args are its JSON body.

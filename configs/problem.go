@@ -43,7 +43,7 @@ const (
 	CodeSchedule        = "bad-schedule"     // cron text or an interval that cannot be used
 	CodeTimezone        = "bad-timezone"     // not the name of a time zone
 	CodeTriggers        = "two-triggers"     // both schedule and every
-	CodeNoWork          = "no-work"          // none of command, http and handler
+	CodeNoWork          = "no-work"          // no command, http, handler or other kind of work
 	CodeTwoKinds        = "two-kinds"        // more than one of them
 	CodeRetry           = "bad-retry"        // contradictory pauses between attempts
 	CodeJitter          = "bad-jitter"       // a jitter that reaches the next tick or the deadline

@@ -161,7 +161,7 @@ func TestSchemaAndLoaderAgreeOnEveryKey(t *testing.T) {
 		}
 		if f.rules.initial != "" {
 			check(document(path, yamlText(plain(f.defaultValue()))), "the default of "+name, true)
-		} else if valueType(f.typ).Kind() != reflect.Struct && sf.Tag.Get("unset") == "" && !slices.Contains([]string{"jobs", "include", "url", "limit"}, f.name) {
+		} else if valueType(f.typ).Kind() != reflect.Struct && f.rules.required == "" && sf.Tag.Get("unset") == "" && !slices.Contains([]string{"jobs", "include", "url", "limit"}, f.name) {
 			t.Errorf("%s has neither a default nor a description of its absence", name)
 		}
 		for _, word := range f.rules.enum {
@@ -206,20 +206,35 @@ func eachKey(t reflect.Type, at []string, visit func(path []string, f *field, sf
 	}
 }
 
-// document returns a config file with one key and the other keys that a job needs.
+// document returns a config file with one key and the other keys that it needs beside it: those
+// that their parent requires, and work of a job, the limit of a permit, and the address of a
+// target.
 func document(path []string, value string) string {
 	var b strings.Builder
+	parent := reflect.TypeFor[file]()
 	for i, key := range path {
 		indent := strings.Repeat("  ", i)
 		switch {
 		case i == 2 && path[0] == "jobs" && !slices.Contains(jobs.KindNames(), key):
 			b.WriteString(indent + "command: [a]\n")
-		case i == 3 && path[2] == "http" && key != "url":
-			b.WriteString(indent + "url: https://example.com\n")
 		case i == 2 && path[0] == "permits" && key != "limit":
 			b.WriteString(indent + "limit: 1\n")
 		case i == 2 && path[0] == "notify" && key != "url" && key != "webhook":
 			b.WriteString(indent + "webhook: https://example.com\n")
+		}
+		if parent.Kind() == reflect.Map {
+			parent = valueType(parent.Elem())
+		} else {
+			next := parent
+			for _, f := range fieldsOf(parent).list {
+				if f.name == key {
+					next = valueType(f.typ)
+				} else if f.rules.required != "" {
+					_, declared := declaredBy(parent, f.index)
+					b.WriteString(indent + f.name + ": " + declared.Tag.Get("example") + "\n")
+				}
+			}
+			parent = next
 		}
 		b.WriteString(indent + key + ":")
 		if i < len(path)-1 {

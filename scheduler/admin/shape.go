@@ -453,8 +453,8 @@ type Defined struct {
 	Timezone Text     `json:"timezone"`
 	Words    Text     `json:"words"` // the trigger in plain words; null if it has none
 
-	// The work: one of the three.
-	Kind    string   `json:"kind"` // command, http, handler
+	// The work. Command, HTTP and Handler are those of the kinds of these names.
+	Kind    string   `json:"kind"` // as in package jobs: command, http, handler
 	Work    string   `json:"-"`    // in one line, for people
 	Command []string `json:"command,omitempty"`
 	HTTP    *Call    `json:"http,omitempty"`

@@ -802,19 +802,20 @@ func (p *play) checkRuns(runs, holds, waits map[string]string) {
 	if len(open) != len(runs) {
 		p.fatalf("%d runs, %d in the index", len(runs), len(open))
 	}
-	count := make(map[string]int)
+	count := make(map[ledger.Index]int)
 	for id, record := range runs {
 		f := strings.Split(record, us)
-		state := f[0]
-		count[state]++
+		state := ledger.State(f[0])
+		index := state.Facts().Index
+		count[index]++
 		due, _ := strconv.Atoi(f[7])
 		is := map[string]bool{
 			"ready": ready[fmt.Sprintf("%s\x00%016d\x00%s", f[3], due, id)], "push": push[id] || sent[id], "timer": timer[id],
 			"busy": busy[f[10]+"\x00"+id], "wait": waits["+"+id] != "",
 		}
 		want := map[string]bool{
-			"ready": state == "due", "push": state == "due", "timer": state == "scheduled" || state == "retrying",
-			"busy": state == "running", "wait": state == "waiting" || state == "due" && f[22] == "1",
+			"ready": index == ledger.IndexQueue, "push": index == ledger.IndexQueue, "timer": index == ledger.IndexTime,
+			"busy": index == ledger.IndexWorker, "wait": state == ledger.StateWaiting || state == ledger.StateDue && f[22] == "1",
 		}
 		for what := range want {
 			if is[what] != want[what] {
@@ -828,8 +829,8 @@ func (p *play) checkRuns(runs, holds, waits map[string]string) {
 			p.fatalf("run %s has no bundle: %q", id, record)
 		}
 	}
-	if len(ready) != count["due"] || len(busy) != count["running"] || len(timer) != count["scheduled"]+count["retrying"] {
-		p.fatalf("runs %v, but %d ready, %d busy, %d in the timer", count, len(ready), len(busy), len(timer))
+	if len(ready) != count[ledger.IndexQueue] || len(busy) != count[ledger.IndexWorker] || len(timer) != count[ledger.IndexTime] {
+		p.fatalf("runs by index %v, but %d ready, %d busy, %d in the timer", count, len(ready), len(busy), len(timer))
 	}
 }
 

@@ -110,6 +110,7 @@ func (s script) read() string {
 var library = sync.OnceValue(func() string {
 	var text strings.Builder
 	text.WriteString(space.DeclareKeys(slices.Concat(ownKeys, historyKeys)))
+	text.WriteString(declareUntimed())
 	for _, noun := range []script{
 		"values", "run", "child", "body", "total", "attempt", "output", "wait", "order", "news", "message", "end", "tick", "job", "carry", "list",
 	} {

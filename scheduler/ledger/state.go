@@ -1,11 +1,14 @@
 package ledger
 
-import "slices"
+import (
+	"slices"
+	"strings"
+)
 
 // State is the state of a run. A new state needs a constant and a row of [States] here, and the
 // scripts that enter it. The sweep makes a run in a state of [IndexTime] due when its time comes.
-// Any other outstanding state also needs a script that leaves it, and an entry in the list of
-// sweep.lua.
+// Any other outstanding state also needs a script that leaves it, and a reason that people can read
+// (package admin, waiting.go).
 type State string
 
 const (
@@ -90,6 +93,19 @@ func (s State) Facts() StateFacts {
 		}
 	}
 	return StateFacts{Final: s != "", Sign: "·", Tone: ToneIdle}
+}
+
+// declareUntimed declares, for scripts, the states in which a run does not become due when its time
+// comes. The final ones are among them, because a run that refuse.lua has parked is still
+// outstanding.
+func declareUntimed() string {
+	var list []string
+	for _, facts := range states {
+		if facts.Index != IndexTime {
+			list = append(list, string(facts.State)+" = true")
+		}
+	}
+	return "local UNTIMED = {" + strings.Join(list, ", ") + "}\n"
 }
 
 // Final reports whether a run in this state never runs again.

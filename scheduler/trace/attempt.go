@@ -1,6 +1,7 @@
 package trace
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -110,12 +111,14 @@ func (a *Attempt) LogAttrs() []any {
 
 // Work describes what an executor does.
 type Work struct {
-	Kind string // command, http or handler
-	// Name is the program, the method of the request, or the name of the handler.
-	Name string
-	// Host and Port are those of the request.
-	Host string
-	Port int
+	Kind string // as in package jobs
+
+	// Its attributes with a convention of OpenTelemetry, and the handler; "" for what it lacks.
+	Program string // that it starts
+	Method  string // of the request that it sends
+	Host    string // of that request
+	Port    int    // of that request; 0 for the port of the scheme
+	Handler string // that it calls
 }
 
 // Execution is the span of the work of an attempt.
@@ -129,18 +132,20 @@ func (a *Attempt) Execute(ctx context.Context, work Work) (context.Context, *Exe
 		return ctx, nil
 	}
 	kind, attributes := trace.SpanKindInternal, []attribute.KeyValue{attribute.String("lockstep.kind", work.Kind)}
-	switch work.Kind {
-	case "command":
-		kind, attributes = trace.SpanKindClient, append(attributes, attribute.String("process.executable.name", work.Name))
-	case "http":
-		kind, attributes = trace.SpanKindClient, append(attributes, attribute.String("http.request.method", work.Name), attribute.String("server.address", work.Host))
-		if work.Port > 0 {
-			attributes = append(attributes, attribute.Int("server.port", work.Port))
-		}
-	case "handler":
-		attributes = append(attributes, attribute.String("lockstep.handler", work.Name))
+	if work.Program != "" {
+		kind, attributes = trace.SpanKindClient, append(attributes, attribute.String("process.executable.name", work.Program))
 	}
-	ctx, span := a.tracer.tracer.Start(ctx, work.Name, trace.WithSpanKind(kind), trace.WithAttributes(attributes...))
+	if work.Method != "" {
+		kind, attributes = trace.SpanKindClient, append(attributes, attribute.String("http.request.method", work.Method), attribute.String("server.address", work.Host))
+	}
+	if work.Port > 0 {
+		attributes = append(attributes, attribute.Int("server.port", work.Port))
+	}
+	if work.Handler != "" {
+		attributes = append(attributes, attribute.String("lockstep.handler", work.Handler))
+	}
+	name := cmp.Or(work.Program, work.Method, work.Handler, work.Kind)
+	ctx, span := a.tracer.tracer.Start(ctx, name, trace.WithSpanKind(kind), trace.WithAttributes(attributes...))
 	return ctx, &Execution{span}
 }
 

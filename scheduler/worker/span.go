@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/url"
@@ -59,21 +60,18 @@ func endSpans(spans *trace.Attempt, finish ledger.Finish, finished *ledger.Finis
 // work describes, for a span, what a definition with its ${...} replaced does, without args, words
 // of commands, and paths of URLs.
 func work(job *jobs.Job) trace.Work {
-	switch {
-	case job.HTTP != nil:
-		described := trace.Work{Kind: "http", Name: job.HTTP.Method}
+	described := trace.Work{Kind: job.Kind().Name, Handler: job.Handler}
+	if len(job.Command) > 0 {
+		described.Program = filepath.Base(job.Command[0])
+	}
+	if job.HTTP != nil {
+		described.Method = cmp.Or(job.HTTP.Method, "POST")
 		if target, err := url.Parse(job.HTTP.URL); err == nil {
 			described.Host = target.Hostname()
 			described.Port, _ = strconv.Atoi(target.Port()) // 0 for the port of the scheme
 		}
-		if described.Name == "" {
-			described.Name = "POST"
-		}
-		return described
-	case len(job.Command) > 0:
-		return trace.Work{Kind: jobs.KindCommand, Name: filepath.Base(job.Command[0])}
 	}
-	return trace.Work{Kind: jobs.KindHandler, Name: job.Handler}
+	return described
 }
 
 // endWork ends the span of the work.

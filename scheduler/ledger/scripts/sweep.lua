@@ -29,8 +29,6 @@ local offers = #list / 3
 -- A record, as far as load checks it. Behind since, nothing changes when the run becomes due.
 local TIMED = R_MATCH[[(STATE=%l+) (N=%d+) (JOB (QUEUE) TRIGGER TICK CREATED) (SINCE=%d*)() TOKEN=%d+ * ATTEMPT=%d+ *
   FAILS=%d+ CRASHES=%d+ * LIMITS]]
--- a run that refuse.lua has parked is failed
-local UNTIMED = {due = true, waiting = true, running = true, failed = true}
 local timers = call('ZRANGEBYSCORE', TIMER, '-inf', ms, 'LIMIT', '0', room)
 local records = #timers > 0 and values(RUN, timers) or {}
 local timed, ready, push, written, unread = {}, {}, {}, {}, false
