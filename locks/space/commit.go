@@ -4,7 +4,16 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"time"
 )
+
+// Near is for [Commit.Near]: an attempt within a machine takes less, and one between machines may
+// take less too.
+const Near = 700 * time.Microsecond
+
+// nearFor is how many attempts in a row must take longer than [Commit.Near] before Redis counts as
+// far away. Under load, one may take long even if it is near.
+const nearFor = 16
 
 // A Commit sends the calls of many goroutines (group commit). While few attempts are in flight, a
 // caller sends its own call at once: see [Commit.Enter]. Calls that arrive meanwhile are collected
@@ -12,16 +21,20 @@ import (
 // them needs. The automatic pipelining of go-redis keeps no deadlines and sends for callers that
 // have stopped waiting, so it is not used here.
 type Commit[T any] struct {
-	Flights int                        // attempts in flight at once before calls are collected
-	Most    int                        // calls in one attempt
-	Send    func(context.Context, []T) // makes one attempt, and answers these calls
-	Spawn   func(func()) bool          // starts a goroutine, unless its owner is closed
-	Refuse  func([]T)                  // answers calls for which Spawn has started none
+	Flights int // attempts in flight at once before calls are collected
+	// Near makes it one attempt while an attempt takes less than this. Then more of them would only
+	// make each one smaller: they gain nothing but the way to Redis and back. 0 means never.
+	Near   time.Duration
+	Most   int                        // calls in one attempt
+	Send   func(context.Context, []T) // makes one attempt, and answers these calls
+	Spawn  func(func()) bool          // starts a goroutine, unless its owner is closed
+	Refuse func([]T)                  // answers calls for which Spawn has started none
 	// Once makes each goroutine that Spawn starts make one attempt, and Spawn start the next one.
 	Once bool
 
 	mu       sync.Mutex
 	inFlight int // attempts; guarded by mu
+	near     int // how many more attempts that are not near change nothing; guarded by mu
 	queue    []T // waits until one of these has returned; guarded by mu
 }
 
@@ -30,7 +43,7 @@ type Commit[T any] struct {
 func (c *Commit[T]) Enter() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.inFlight >= c.Flights {
+	if c.inFlight >= c.flights() {
 		return false
 	}
 	c.inFlight++
@@ -62,7 +75,7 @@ func (c *Commit[T]) Leave(ctx context.Context) {
 func (c *Commit[T]) Add(ctx context.Context, call T) {
 	c.mu.Lock()
 	c.queue = append(c.queue, call)
-	idle := c.inFlight < c.Flights
+	idle := c.inFlight < c.flights()
 	if idle {
 		c.inFlight++
 	}
@@ -86,26 +99,51 @@ func (c *Commit[T]) Withdraw(is func(T) bool) bool {
 	return true
 }
 
-// flush sends calls until none are left, or once.
+// flush sends calls until none are left, or are left to other attempts, or once.
 func (c *Commit[T]) flush(ctx context.Context) {
 	for {
 		c.mu.Lock()
-		n := min(len(c.queue), c.Most)
+		n := 0
+		if c.inFlight <= c.flights() {
+			n = min(len(c.queue), c.Most)
+		}
 		batch := c.queue[:n:n]
-		c.queue = c.queue[n:]
-		if n == 0 {
+		if c.queue = c.queue[n:]; len(c.queue) == 0 {
 			c.queue = nil
+		}
+		if n == 0 {
 			c.inFlight--
 		}
 		c.mu.Unlock()
 		if n == 0 {
 			return
 		}
+		began := time.Now()
 		c.Send(ctx, batch)
+		c.took(time.Since(began))
 		if c.Once {
 			c.Leave(ctx)
 			return
 		}
+	}
+}
+
+// flights returns how many attempts may be in flight now. The caller holds mu.
+func (c *Commit[T]) flights() int {
+	if c.near > 0 {
+		return 1
+	}
+	return c.Flights
+}
+
+// took notes how long an attempt took.
+func (c *Commit[T]) took(d time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if d < c.Near {
+		c.near = nearFor
+	} else {
+		c.near = max(0, c.near-1)
 	}
 }
 

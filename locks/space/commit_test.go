@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 	"testing/synctest"
+	"time"
 )
 
 // commits returns a group commit whose attempts wait until the test lets them return, and the
@@ -140,5 +141,48 @@ func TestACallThatWaitsIsWithdrawn(t *testing.T) {
 			t.Errorf("got %v, want 0 and 2", got)
 		}
 		c.check(t, 0, 0)
+	})
+}
+
+// TestOneAttemptIsInFlightWhileRedisIsNear lets attempts take no time, and then a long one.
+func TestOneAttemptIsInFlightWhileRedisIsNear(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, attempts := commits(3, 2)
+		c.Near = time.Millisecond
+		for range 3 {
+			if !c.Enter() {
+				t.Fatal("want three callers to send by themselves while nothing is known")
+			}
+		}
+		for call := range 8 {
+			c.Add(t.Context(), call)
+		}
+		for range 3 {
+			c.Leave(t.Context())
+		}
+		c.check(t, 3, 2)
+		for left := 2; left > 0; left-- { // the others leave the last calls to one attempt
+			<-attempts
+			c.check(t, left, 2)
+		}
+		<-attempts
+		c.check(t, 1, 0)
+		<-attempts
+		c.check(t, 0, 0)
+
+		for range nearFor {
+			c.Add(t.Context(), 0)
+			if c.Enter() {
+				t.Fatal("want one attempt in flight while Redis is near")
+			}
+			time.Sleep(c.Near)
+			<-attempts
+			c.check(t, 0, 0)
+		}
+		for range 2 {
+			if !c.Enter() {
+				t.Error("want several attempts in flight while Redis is far")
+			}
+		}
 	})
 }

@@ -7,8 +7,8 @@ import (
 	"lockstep/locks/space"
 )
 
-// finishes is how many calls of a Finisher are in flight at most. With one, an end waits for half a
-// round trip before its own, which a worker far from Redis notices.
+// finishes is how many calls of a Finisher are in flight at most, far from Redis: with one, an end
+// would wait for half a round trip before its own.
 const finishes = 3
 
 // A Finisher records the ends of attempts that succeeded. While few calls are in flight, it sends
@@ -30,7 +30,7 @@ type ending struct {
 // the caller waits for.
 func (l *Ledger) Finisher(limit time.Duration, spawn func(func())) *Finisher {
 	f := &Finisher{ledger: l, limit: limit}
-	f.ends.Flights, f.ends.Most, f.ends.Send = finishes, MaxTogether, f.send
+	f.ends.Flights, f.ends.Near, f.ends.Most, f.ends.Send = finishes, space.Near, MaxTogether, f.send
 	f.ends.Spawn = func(f func()) bool { spawn(f); return true }
 	return f
 }

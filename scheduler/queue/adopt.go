@@ -59,9 +59,9 @@ type Request struct {
 // errNoResult leaves open whether a request was adopted.
 var errNoResult = errors.New("there is no result")
 
-// adopt offers the foreign tasks of a fetch to [Options].Adopt, and settles them in asynq. until is
-// when their leases end: then other servers may have them.
-func (r *reception) adopt(queue string, some []task, until time.Time) {
+// adopt offers the foreign tasks of a fetch to [Options].Adopt, with the slots of that fetch, and
+// settles them in asynq. until is when their leases end: then other servers may have them.
+func (r *reception) adopt(queue string, some []task, until time.Time, slots int) {
 	errs := make([]error, len(some))
 	var (
 		requests []Request
@@ -80,8 +80,12 @@ func (r *reception) adopt(queue string, some []task, until time.Time) {
 			requests, offered = append(requests, t.Request), append(offered, i)
 		}
 	}
+	if with := min(slots, len(requests)); with < slots {
+		r.o.Slots.Release(slots - with)
+		slots = with
+	}
 	if len(requests) > 0 {
-		for k, err := range r.offer(requests, until) {
+		for k, err := range r.offer(requests, until, slots) {
 			if errs[offered[k]] = err; errors.Is(err, ErrLater) {
 				later++
 			}
@@ -99,7 +103,7 @@ func (r *reception) adopt(queue string, some []task, until time.Time) {
 }
 
 // offer calls [Options].Adopt. As with a handler of asynq, a panic ends only that call.
-func (r *reception) offer(requests []Request, until time.Time) (errs []error) {
+func (r *reception) offer(requests []Request, until time.Time, slots int) (errs []error) {
 	ctx, cancel := context.WithDeadline(r.ctx, until)
 	defer cancel()
 	defer func() {
@@ -108,7 +112,7 @@ func (r *reception) offer(requests []Request, until time.Time) (errs []error) {
 			errs = nil
 		}
 	}()
-	errs = r.o.Adopt(ctx, requests)
+	errs = r.o.Adopt(ctx, requests, slots)
 	return errs[:min(len(errs), len(requests))]
 }
 

@@ -25,9 +25,11 @@ type adopter struct {
 	got []queue.Request
 	// nil means that it adopts all.
 	answer func(queue.Request) error
+	slots  queue.Slots // to which it returns those that come along
 }
 
-func (a *adopter) adopt(_ context.Context, some []queue.Request) []error {
+func (a *adopter) adopt(_ context.Context, some []queue.Request, slots int) []error {
+	defer a.slots.Release(slots)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	errs := make([]error, len(some))
@@ -49,8 +51,9 @@ func (a *adopter) all() []queue.Request {
 // serveAdopting runs a server that offers requests to a.
 func serveAdopting(t *testing.T, c *queue.Client, q string, a *adopter) {
 	t.Helper()
+	a.slots = newSlots(1)
 	serve(t, c, queue.Options{
-		Queues: map[string]int{q: 1}, Adopt: a.adopt, Slots: newSlots(1),
+		Queues: map[string]int{q: 1}, Adopt: a.adopt, Slots: a.slots,
 		Handle: func(_ context.Context, some []ledger.Due) { t.Errorf("a delivery: %+v", some) },
 	})
 }
@@ -149,16 +152,16 @@ func TestTaskThatWasPerhapsAdoptedCountsAsTried(t *testing.T) {
 			began := time.Now()
 			sent := enqueueTask(t, rdb, asynq.NewTask("settle", nil), asynq.Queue(q))
 			inspector := asynq.NewInspectorFromRedisClient(rdb)
-			first := &adopter{answer: func(queue.Request) error { return errors.New("no answer") }}
+			first := &adopter{answer: func(queue.Request) error { return errors.New("no answer") }, slots: newSlots(1)}
 			offered, die := make(chan struct{}), make(chan struct{})
 			stop := serve(t, c, queue.Options{
-				Queues: map[string]int{q: 1}, Slots: newSlots(1), Handle: func(context.Context, []ledger.Due) {},
-				Adopt: func(ctx context.Context, some []queue.Request) []error {
+				Queues: map[string]int{q: 1}, Slots: first.slots, Handle: func(context.Context, []ledger.Due) {},
+				Adopt: func(ctx context.Context, some []queue.Request, slots int) []error {
 					close(offered)
 					if dead {
 						<-die
 					}
-					return first.adopt(ctx, some)
+					return first.adopt(ctx, some, slots)
 				},
 			})
 			receive(t, offered)
@@ -314,9 +317,9 @@ func TestAFetchThatIsRefusedLosesNoTask(t *testing.T) {
 			if err := rdb.Set(t.Context(), key, "of another type", 0).Err(); err != nil {
 				t.Fatal(err)
 			}
-			a, slots := new(adopter), newSlots(1)
+			a := &adopter{slots: newSlots(1)}
 			log, lines := newLog()
-			serve(t, c, queue.Options{Queues: map[string]int{q: 1}, Adopt: a.adopt, Slots: slots, Logger: log, Handle: func(context.Context, []ledger.Due) {}})
+			serve(t, c, queue.Options{Queues: map[string]int{q: 1}, Adopt: a.adopt, Slots: a.slots, Logger: log, Handle: func(context.Context, []ledger.Due) {}})
 			eventually(t, "the refusal is logged", func() bool { return lines.count("fetching deliveries failed, will retry") == 1 })
 			if err := rdb.Del(t.Context(), key).Err(); err != nil {
 				t.Fatal(err)

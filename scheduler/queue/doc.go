@@ -51,7 +51,8 @@
 // passed comes as [Request].Late.
 //
 // Tasks come in batches too: one script fetches up to [fetchMost], while a slot is free, and makes
-// them active with a lease, as asynq's own script does for one task. Adopt takes all of them.
+// them active with a lease, as asynq's own script does for one task. Adopt takes all of them, and
+// the slots of the fetch for their runs.
 // Another script ends them as asynq does: with retention they are kept as completed, and unique
 // locks are released. If the worker dies in between, the tasks are active, and asynq recovers them.
 //

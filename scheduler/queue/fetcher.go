@@ -79,11 +79,12 @@ func (f *fetcher) fetch(ctx context.Context, queue string) *redis.Cmd {
 	if len(taken.deliveries)+len(taken.tasks) == 0 {
 		return f.empty()
 	}
-	f.release(f.slots - len(taken.deliveries))
+	n := min(f.slots, max(len(taken.deliveries), len(taken.tasks)))
+	f.release(f.slots - n)
 	f.slots, f.over = 0, true
 	f.reception.gate.found()
 	if len(taken.tasks) > 0 {
-		f.adopt(queue, taken)
+		f.adopt(queue, taken, n)
 	} else {
 		f.reception.hand(queue, taken.field, taken.deliveries)
 	}
@@ -98,13 +99,13 @@ type taken struct {
 	until      time.Time // when the leases of the tasks end
 }
 
-// adopt has tasks adopted. The next fetch waits for that, but not for long: there may be
-// deliveries.
-func (f *fetcher) adopt(queue string, taken taken) {
+// adopt has tasks adopted, and passes slots on for their runs. The next fetch waits for that, but
+// not for long: there may be deliveries.
+func (f *fetcher) adopt(queue string, taken taken, slots int) {
 	done := make(chan struct{})
 	f.reception.handlers.Go(func() {
 		defer close(done)
-		f.reception.adopt(queue, taken.tasks, taken.until)
+		f.reception.adopt(queue, taken.tasks, taken.until, slots)
 	})
 	timer := time.NewTimer(adoptPatience)
 	defer timer.Stop()
@@ -116,7 +117,7 @@ func (f *fetcher) adopt(queue string, taken taken) {
 }
 
 // take takes from a queue as many deliveries as this pass has slots for, or foreign tasks, which
-// need none.
+// may be more.
 func (f *fetcher) take(ctx context.Context, queue string) (taken, error) {
 	r := f.reception
 	now := time.Now().UTC()

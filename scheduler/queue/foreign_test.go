@@ -91,7 +91,7 @@ func TestForeignTasksCostNoSlots(t *testing.T) {
 	}
 	got := make(chan ledger.Due)
 	slots := newSlots(1)
-	a := &adopter{answer: func(queue.Request) error { return queue.ErrForeign }}
+	a := &adopter{answer: func(queue.Request) error { return queue.ErrForeign }, slots: slots}
 	stop := serve(t, c, queue.Options{Queues: map[string]int{q: 1}, Handle: into(got), Slots: slots, Adopt: a.adopt})
 	push(t, c, ledger.Due{Run: "ours", N: 1, Queue: q})
 	receive(t, got)

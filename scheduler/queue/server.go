@@ -92,8 +92,10 @@ type Options struct {
 	// fetches it; asynq does not count that, so the task is never archived. Any other error leaves
 	// open whether the request was adopted: asynq recovers the task within three minutes as it does
 	// for a dead server, counted as tried, and archives one without retries left. Adopt is called
-	// like Handle, but without slots. ctx also ends when other servers may have the tasks.
-	Adopt func(ctx context.Context, some []Request) []error
+	// like Handle. Of the slots of the fetch, as many come along as there are tasks, if it had so
+	// many: Adopt returns them, or passes them on to the runs that it starts. ctx also ends when
+	// other servers may have the tasks.
+	Adopt func(ctx context.Context, some []Request, slots int) []error
 
 	// Session returns the session that fetches deliveries. It is recorded with them until Handle
 	// returns: see [Client.Fetched]. If Session is nil or returns "", nothing is recorded.
@@ -154,7 +156,7 @@ func NewServer(c *Client, o Options) (*Server, error) {
 	o.Fetchers = cmp.Or(o.Fetchers, DefaultFetchers)
 	o.PollInterval = cmp.Or(o.PollInterval, DefaultPollInterval)
 	if o.Slots == nil {
-		o.Slots, o.Handle = own(slotsPerFetcher*o.Fetchers, o.Handle)
+		o.own(slotsPerFetcher * o.Fetchers)
 	}
 	o.Logger = cmp.Or(o.Logger, slog.Default())
 	s := &Server{
@@ -165,12 +167,20 @@ func NewServer(c *Client, o Options) (*Server, error) {
 	return s, nil
 }
 
-// own returns n slots for a server without Slots, and a handle that returns them.
-func own(n int, handle func(context.Context, []ledger.Due)) (Slots, func(context.Context, []ledger.Due)) {
+// own gives a server without Slots n of its own, and has Handle and Adopt return them.
+func (o *Options) own(n int) {
 	s := NewSlots(semaphore.NewWeighted(int64(n)))
-	return s, func(ctx context.Context, some []ledger.Due) {
+	o.Slots = s
+	handle, adopt := o.Handle, o.Adopt
+	o.Handle = func(ctx context.Context, some []ledger.Due) {
 		defer s.Release(len(some))
 		handle(ctx, some)
+	}
+	if adopt != nil {
+		o.Adopt = func(ctx context.Context, some []Request, slots int) []error {
+			defer s.Release(slots)
+			return adopt(ctx, some, 0)
+		}
 	}
 }
 

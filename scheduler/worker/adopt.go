@@ -34,8 +34,10 @@ type active struct {
 }
 
 // adopt makes runs of tasks that plain asynq clients have sent, where a task's type is the name of
-// a job. The errors are those that [queue.Options] requires.
-func (w *Worker) adopt(ctx context.Context, some []queue.Request) []error {
+// a job. The errors are those that [queue.Options] requires. The slots that come along are for runs
+// that can start here.
+func (w *Worker) adopt(ctx context.Context, some []queue.Request, slots int) []error {
+	defer func() { w.slots.Release(slots) }()
 	errs := make([]error, len(some))
 	session, err := w.locks.Extension().Certain()
 	if err != nil {
@@ -68,18 +70,21 @@ func (w *Worker) adopt(ctx context.Context, some []queue.Request) []error {
 	for _, a := range all {
 		due = append(due, a.due...)
 	}
-	// It is their turn, so those that find a slot start at once.
+	// It is their turn, so those that find a slot start at once, or soon.
 	startable := func(d ledger.Due) bool { _, ok := w.direct(d); return ok }
 	n := 0
-	for n < len(due) && startable(due[n]) && w.slots.TryTake() {
+	for n < len(due) && startable(due[n]) {
 		n++
 	}
+	slots += w.slots.More(n - slots)
+	n = min(n, slots)
+	slots -= n
 	if n > 0 {
-		w.attempt.Go(func() { w.claimAll(due[:n]) })
+		w.attempt.Go(func() {
+			w.seatOr(w.work, due[:n], func(_ context.Context, due []ledger.Due) { w.pusher.Add(due...) })
+		})
 	}
-	for _, d := range due[n:] {
-		w.pusher.Add(d)
-	}
+	w.pusher.Add(due[n:]...)
 	return errs
 }
 

@@ -128,6 +128,46 @@ func TestTaskOfAPlainClientBecomesARun(t *testing.T) {
 	}
 }
 
+// TestAdoptedRunWithoutASlotGoesToAnotherWorker has the only slot of a worker taken for long, while
+// the worker still fetches ahead of it. The worker then continues with all of its slots.
+func TestAdoptedRunWithoutASlotGoesToAnotherWorker(t *testing.T) {
+	f := newFleet(t)
+	begun, end := make(chan string, 1), make(chan struct{})
+	f.job("long", func(context.Context, *jobs.Run[struct{}]) error {
+		begun <- ""
+		<-end
+		return nil
+	})
+	settled := make(chan string, 20)
+	f.job("settle", func(_ context.Context, r *jobs.Run[struct{}]) error { settled <- r.Worker(); return nil })
+	one := func(o *worker.Options) { o.Concurrency = 1 }
+	w := f.start(one)
+	f.send("settle", "{}")
+	busy := receive(t, settled)
+	f.await("the worker to fetch ahead", func() bool { return w.Ahead() == 1 })
+	f.send("long", "{}")
+	for range 10 {
+		f.send("settle", "{}")
+	}
+	receive(t, begun)
+	other := f.start(one)
+	for range 10 {
+		if at := receive(t, settled); at == busy {
+			t.Errorf("%s began a run without a slot", at)
+		}
+	}
+	other.stop()
+	close(end)
+	for range 10 {
+		f.send("settle", "{}")
+	}
+	for range 10 {
+		if at := receive(t, settled); at != busy {
+			t.Errorf("%s began a run after it had stopped", at)
+		}
+	}
+}
+
 // TestTaskWhileItsRunIsOutstandingExistsAlready: asynq forgot the first task of the id as soon as
 // it was adopted.
 func TestTaskWhileItsRunIsOutstandingExistsAlready(t *testing.T) {

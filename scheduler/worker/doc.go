@@ -54,10 +54,10 @@
 // the task ends: see [ledger.Ledger.Adopt]. Its asynq options end with it; the job's policies
 // apply. The run stays in the queue that the task came through, and its definition is the active
 // one, which a drifted worker requests from the ledger. The tasks of one fetch are adopted
-// together. Their runs are claimed together too, as many as slots are free; the others are pushed,
-// for any worker. An adoption without a reply is sent again until a reply arrives, or until the
-// session has ended: then asynq may have given the task to another worker, and this one reports
-// nothing more about it.
+// together, and their runs take the slots of that fetch: they are claimed together, or wait in hand
+// for a slot, as deliveries do. Those without a slot are pushed, for any worker. An adoption without
+// a reply is sent again until a reply arrives, or until the session has ended: then asynq may have
+// given the task to another worker, and this one reports nothing more about it.
 //
 // # Suspects
 //

@@ -17,7 +17,7 @@ const (
 	endsPerSlot = 2
 
 	// seatedFlights is how many scripts at a time claim the runs of deliveries that have waited for
-	// a slot.
+	// a slot, far from Redis.
 	seatedFlights = 4
 
 	// slow is as long as attempts that make the average of those before it, which were brief, too

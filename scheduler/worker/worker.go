@@ -261,7 +261,7 @@ func New(o Options) (*Worker, error) {
 	w := &Worker{o: o, log: o.Logger, queue: o.Queue, pusher: o.Pusher, often: repeats.New(o.Logger, "call"), aside: make(chan struct{}, 1), unrecorded: semaphore.NewWeighted(endsPerSlot * int64(o.Concurrency)), leave: make(chan struct{}), live: newLive()}
 	w.stuck.tell = o.OnStuck
 	w.slots.free, w.slots.seat = o.Concurrency, w.seat
-	w.seated.Flights, w.seated.Most, w.seated.Send = seatedFlights, ledger.MaxTogether, w.sendSeated
+	w.seated.Flights, w.seated.Near, w.seated.Most, w.seated.Send = seatedFlights, space.Near, ledger.MaxTogether, w.sendSeated
 	w.seated.Spawn = func(f func()) bool { w.attempt.Go(f); return true }
 	w.began.serve(o.Queues)
 	w.disputed.Store(new(map[string]string))
@@ -452,7 +452,7 @@ func (w *Worker) Run(ctx context.Context) (err error) {
 		return fmt.Errorf("start worker: %w", err)
 	}
 	server, err := queue.NewServer(w.queue, queue.Options{
-		Queues: w.o.Queues, Fetchers: w.o.Fetchers, Session: func() string { return string(w.locks.Session()) }, Slots: &w.slots, Ready: w.canBegin, Handle: w.take, Adopt: w.adopt,
+		Queues: w.o.Queues, Fetchers: w.o.Fetchers, Session: func() string { return string(w.locks.Session()) }, Slots: &w.slots, Ready: w.canBegin, Handle: w.handle, Adopt: w.adopt,
 		Disputed: func(owners map[string]string) {
 			w.disputed.Store(&owners)
 			w.show(ctx)
@@ -635,10 +635,15 @@ func (w *Worker) close(ctx context.Context) {
 	w.log.InfoContext(ctx, "worker has stopped")
 }
 
-// take claims the runs of fetched deliveries, those that have a slot together. It returns when all
-// claims are settled, or ctx ends: until then the deliveries are on record as this worker's, see
-// [queue.Options].Handle. One that gets no slot in time goes back to its queue.
-func (w *Worker) take(ctx context.Context, some []ledger.Due) {
+// handle claims the runs of fetched deliveries. It returns when all claims are settled, or ctx
+// ends: until then the deliveries are on record as this worker's, see [queue.Options].Handle. One
+// that gets no slot in time goes back to its queue, and stays on record until it is there.
+func (w *Worker) handle(ctx context.Context, some []ledger.Due) { w.seatOr(ctx, some, w.pushBack) }
+
+// seatOr claims runs, each of which is in hand: at once those that have a slot now, together, and
+// the others when they get one. Those that get none in time go to back. seatOr returns when all
+// claims are settled, or ctx ends.
+func (w *Worker) seatOr(ctx context.Context, some []ledger.Due, back func(context.Context, []ledger.Due)) {
 	all := make([]*fetched, len(some))
 	for i, d := range some {
 		all[i] = &fetched{d, make(chan struct{})}
@@ -657,11 +662,9 @@ func (w *Worker) take(ctx context.Context, some []ledger.Due) {
 				continue
 			}
 			w.paced(slow)
-			w.giveBack(ctx, waiting)
+			back(ctx, w.unseat(waiting))
 		case <-ctx.Done(): // a drain begins no run, and must not wait for Redis
-			for _, f := range w.slots.Withdraw(waiting) {
-				w.pusher.Add(f.due)
-			}
+			w.pusher.Add(w.unseat(waiting)...)
 			return
 		}
 	}
@@ -674,25 +677,27 @@ func (w *Worker) take(ctx context.Context, some []ledger.Due) {
 	}
 }
 
-// giveBack returns those of some deliveries that wait for a slot to their queue. They stay on
-// record as this worker's until they are there.
-func (w *Worker) giveBack(ctx context.Context, some []*fetched) {
-	back := w.slots.Withdraw(some)
-	due := make([]ledger.Due, len(back))
-	for i, f := range back {
+// unseat returns those of some deliveries that still wait for a slot. They are no longer in hand.
+func (w *Worker) unseat(some []*fetched) []ledger.Due {
+	waited := w.slots.Withdraw(some)
+	due := make([]ledger.Due, len(waited))
+	for i, f := range waited {
 		due[i] = f.due
 		close(f.settled)
 	}
+	return due
+}
+
+// pushBack returns deliveries to their queues, until they are there or ctx ends.
+func (w *Worker) pushBack(ctx context.Context, due []ledger.Due) {
 	err := ledger.Insist(func() (done bool, err error) {
 		call, cancel := context.WithTimeout(ctx, callLimit)
 		defer cancel()
 		_, err = w.queue.Push(call, due...)
 		return err == nil, err
 	}, ctx.Done())
-	for _, d := range due {
-		if err != nil {
-			w.pusher.Add(d)
-		}
+	if err != nil {
+		w.pusher.Add(due...)
 	}
 }
 
