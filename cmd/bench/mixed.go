@@ -221,7 +221,7 @@ func (m *mix) feed(ctx context.Context, rdb *redis.Client) error {
 }
 
 // idleWaits looks at the waits of runs for d, and returns for how many ms at most one waited while
-// all of its bundle was free.
+// all of its bundle was free: neither held, nor reserved, nor wanted by an older wait.
 func idleWaits(ctx context.Context, rdb *redis.Client, d time.Duration) (ms float64, err error) {
 	view, err := locks.NewSpace(rdb, "bench")
 	if err != nil {
@@ -239,13 +239,21 @@ func idleWaits(ctx context.Context, rdb *redis.Client, d time.Duration) (ms floa
 				taken[name] = true
 			}
 		}
+		for _, wait := range listing.Waits {
+			for _, name := range wait.Names {
+				taken[name] = taken[name] || wait.State == space.Offered
+			}
+		}
 		seen := make(map[locks.HoldID]time.Time)
 		for _, wait := range listing.Waits { // the older one goes first
+			if wait.State != space.Waiting {
+				continue
+			}
 			free := !slices.ContainsFunc(wait.Names, func(name string) bool { return taken[name] })
 			for _, name := range wait.Names {
 				taken[name] = true
 			}
-			if !free || wait.State != space.Waiting {
+			if !free {
 				continue
 			}
 			now := time.Now()

@@ -55,9 +55,9 @@
 // apply. The run stays in the queue that the task came through, and its definition is the active
 // one, which a drifted worker requests from the ledger. The tasks of one fetch are adopted
 // together, and their runs take the slots of that fetch: they are claimed together, or wait in hand
-// for a slot, as deliveries do. Those without a slot are pushed, for any worker. An adoption without
-// a reply is sent again until a reply arrives, or until the session has ended: then asynq may have
-// given the task to another worker, and this one reports nothing more about it.
+// for a slot, as deliveries do. Those without a slot are pushed, for any worker. An adoption that
+// gets no reply is sent again until one arrives, or until the session has ended: then asynq may
+// have given the task to another worker, and this one reports nothing more about it.
 //
 // # Suspects
 //
