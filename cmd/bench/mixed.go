@@ -221,13 +221,18 @@ func (m *mix) feed(ctx context.Context, rdb *redis.Client) error {
 }
 
 // idleWaits looks at the waits of runs for d, and returns for how many ms at most one waited while
-// all of its bundle was free: neither held, nor reserved, nor wanted by an older wait.
+// all of its bundle was free: neither held, nor reserved, nor wanted by an older wait; or while it
+// was reserved for it.
 func idleWaits(ctx context.Context, rdb *redis.Client, d time.Duration) (ms float64, err error) {
 	view, err := locks.NewSpace(rdb, "bench")
 	if err != nil {
 		return 0, err
 	}
-	since := make(map[locks.HoldID]time.Time) // when its bundle was first seen free
+	type wait struct {
+		request locks.HoldID
+		state   space.WaitState
+	}
+	since := make(map[wait]time.Time) // when its bundle was first seen free, or reserved for it
 	for end := time.Now().Add(d); time.Now().Before(end); {
 		listing, err := view.Read(ctx)
 		if err != nil {
@@ -239,30 +244,28 @@ func idleWaits(ctx context.Context, rdb *redis.Client, d time.Duration) (ms floa
 				taken[name] = true
 			}
 		}
-		for _, wait := range listing.Waits {
-			for _, name := range wait.Names {
-				taken[name] = taken[name] || wait.State == space.Offered
+		for _, w := range listing.Waits {
+			for _, name := range w.Names {
+				taken[name] = taken[name] || w.State == space.Offered
 			}
 		}
-		seen := make(map[locks.HoldID]time.Time)
-		for _, wait := range listing.Waits { // the older one goes first
-			if wait.State != space.Waiting {
-				continue
-			}
-			free := !slices.ContainsFunc(wait.Names, func(name string) bool { return taken[name] })
-			for _, name := range wait.Names {
-				taken[name] = true
+		seen := make(map[wait]time.Time)
+		for _, w := range listing.Waits { // the older one goes first
+			free := w.State == space.Offered
+			if w.State == space.Waiting {
+				free = !slices.ContainsFunc(w.Names, func(name string) bool { return taken[name] })
+				for _, name := range w.Names {
+					taken[name] = true
+				}
 			}
 			if !free {
 				continue
 			}
-			now := time.Now()
-			first, is := since[wait.Request]
-			if !is {
-				first = now
+			key, now := wait{w.Request, w.State}, time.Now()
+			if seen[key] = now; !since[key].IsZero() {
+				seen[key] = since[key]
 			}
-			seen[wait.Request] = first
-			ms = max(ms, float64(now.Sub(first))/float64(time.Millisecond))
+			ms = max(ms, float64(now.Sub(seen[key]))/float64(time.Millisecond))
 		}
 		since = seen
 		pause(ctx, 100*time.Millisecond)
