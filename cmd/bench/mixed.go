@@ -84,7 +84,7 @@ func measureMixed(ctx context.Context, set settings, r *result) error {
 	}
 	m.counts.Store(true)
 	began, ran := time.Now(), m.runs.Load()
-	idle, err := idleWaits(running, rdb, d)
+	free, reserved, err := idleWaits(running, rdb, d)
 	took := time.Since(began)
 	if err != nil {
 		return err
@@ -98,11 +98,11 @@ func measureMixed(ctx context.Context, set settings, r *result) error {
 	if err := group.Wait(); err != nil && !errors.Is(err, context.Canceled) {
 		return err
 	}
-	m.report(r, all, alone, idle, d, len(list))
+	m.report(r, all, alone, free, reserved, d, len(list))
 	return nil
 }
 
-func (m *mix) report(r *result, all stretch, alone, idle float64, d time.Duration, n int) {
+func (m *mix) report(r *result, all stretch, alone, free, reserved float64, d time.Duration, n int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	slices.Sort(m.delays)
@@ -111,12 +111,12 @@ func (m *mix) report(r *result, all stretch, alone, idle float64, d time.Duratio
 		p99 = float64(m.delays[len(m.delays)*99/100]) / float64(time.Millisecond)
 	}
 	r.note("%s with %d jobs and %d workers of %d slots in one process; a request is always queued", d, n, mixedWorkers, mixedSlots)
-	r.Columns = []string{"runs/s", "ticks/s", "µs in scripts a run", "row slots", "redis cpu", "start delay p99, ms", "free but waiting, ms"}
+	r.Columns = []string{"runs/s", "ticks/s", "µs in scripts a run", "row slots", "redis cpu", "start delay p99, ms", "free but waiting, ms", "reserved, ms"}
 	server := all.redis.scriptTime() / all.jobs
-	r.row(all.rate(), float64(len(m.delays))/all.took.Seconds(), server, alone, all.redis.cpu/all.jobs, p99, idle)
+	r.row(all.rate(), float64(len(m.delays))/all.took.Seconds(), server, alone, all.redis.cpu/all.jobs, p99, free, reserved)
 	r.atMost(1.3, server/alone, "server time of a run, relative to that of a run in slots")
 	r.atMost(1000, p99, "ms from a tick to the start of its run, p99")
-	r.atMost(1000, idle, "ms that a run waits at most while all of its bundle is free")
+	r.atMost(1000, free, "ms that a run waits at most while all of its bundle is free")
 }
 
 // alone returns the server's µs in scripts for a run, to request it and to do it, with no other
@@ -221,54 +221,59 @@ func (m *mix) feed(ctx context.Context, rdb *redis.Client) error {
 }
 
 // idleWaits looks at the waits of runs for d, and returns for how many ms at most one waited while
-// all of its bundle was free: neither held, nor reserved, nor wanted by an older wait; or while it
-// was reserved for it.
-func idleWaits(ctx context.Context, rdb *redis.Client, d time.Duration) (ms float64, err error) {
+// all of its bundle was free, neither held, nor reserved, nor wanted by an older wait; and for how
+// many ms at most a bundle was reserved for a run before it began.
+func idleWaits(ctx context.Context, rdb *redis.Client, d time.Duration) (free, reserved float64, err error) {
 	view, err := locks.NewSpace(rdb, "bench")
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
-	type wait struct {
+	type idle struct {
 		request locks.HoldID
 		state   space.WaitState
 	}
-	since := make(map[wait]time.Time) // when its bundle was first seen free, or reserved for it
+	since := make(map[idle]time.Time) // when its bundle was first seen free, or reserved
 	for end := time.Now().Add(d); time.Now().Before(end); {
 		listing, err := view.Read(ctx)
 		if err != nil {
-			return 0, err
+			return 0, 0, err
 		}
 		taken := make(map[string]bool)
-		for _, hold := range listing.Holds {
-			for _, name := range hold.Names {
+		take := func(names []string) {
+			for _, name := range names {
 				taken[name] = true
 			}
 		}
-		for _, w := range listing.Waits {
-			for _, name := range w.Names {
-				taken[name] = taken[name] || w.State == space.Offered
+		for _, hold := range listing.Holds {
+			take(hold.Names)
+		}
+		for _, wait := range listing.Waits {
+			if wait.State == space.Offered {
+				take(wait.Names)
 			}
 		}
-		seen := make(map[wait]time.Time)
-		for _, w := range listing.Waits { // the older one goes first
-			free := w.State == space.Offered
-			if w.State == space.Waiting {
-				free = !slices.ContainsFunc(w.Names, func(name string) bool { return taken[name] })
-				for _, name := range w.Names {
-					taken[name] = true
+		now, seen := time.Now(), make(map[idle]time.Time)
+		for _, wait := range listing.Waits { // the older one goes first
+			longest := &reserved
+			switch wait.State {
+			case space.Offered:
+			case space.Waiting:
+				longest = &free
+				isTaken := slices.ContainsFunc(wait.Names, func(name string) bool { return taken[name] })
+				if take(wait.Names); isTaken {
+					continue
 				}
-			}
-			if !free {
+			default:
 				continue
 			}
-			key, now := wait{w.Request, w.State}, time.Now()
+			key := idle{wait.Request, wait.State}
 			if seen[key] = now; !since[key].IsZero() {
 				seen[key] = since[key]
 			}
-			ms = max(ms, float64(now.Sub(seen[key]))/float64(time.Millisecond))
+			*longest = max(*longest, float64(now.Sub(seen[key]))/float64(time.Millisecond))
 		}
 		since = seen
 		pause(ctx, 100*time.Millisecond)
 	}
-	return ms, ctx.Err()
+	return free, reserved, ctx.Err()
 }
