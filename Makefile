@@ -83,9 +83,10 @@ bench-go: needed ## our own benchmarks; select with BENCH=REGEXP and PKG=./locks
 
 # Two long tests. With FOR, a fleet of real workers runs under random faults, as in
 # TestPromiseHoldsUnderRandomFaults; RUN=TestName chooses another test that takes as long as FOR.
-soak: needed ## random histories, SOAK (100) times as long; FOR=10m SEED=N: workers under faults
+# FED=1 always keeps more runs outstanding than the fleet has slots.
+soak: needed ## random histories, SOAK (100) times as long; FOR=10m SEED=N FED=1: workers under faults
 ifdef FOR
-	LOCKSTEP_SOAK_FOR=$(FOR) LOCKSTEP_SOAK_SEED=$(SEED) $(GO) test -count=1 -timeout 0 -v -run '^$(or $(RUN),TestPromiseHoldsUnderRandomFaults)$$' ./cmd
+	LOCKSTEP_SOAK_FOR=$(FOR) LOCKSTEP_SOAK_SEED=$(SEED) LOCKSTEP_SOAK_FED=$(FED) $(GO) test -count=1 -timeout 0 -v -run '^$(or $(RUN),TestPromiseHoldsUnderRandomFaults)$$' ./cmd
 else
 	LOCKSTEP_SOAK=$(SOAK) $(GO) test -count=1 -timeout 0 $(PKG)
 endif

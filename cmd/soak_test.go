@@ -274,6 +274,7 @@ type soak struct {
 	looked    time.Time    // at the append-only file
 	history   *history     // nil until it was read
 	backlog   backlog
+	fed       bool // there is always more to do than the fleet has slots, see feed
 	notes     notes
 	watch     watch
 	resources resources
@@ -324,6 +325,9 @@ func (s *soak) soakJobs() []spec {
 		{name: "rare", handler: "rare", more: "lock: {exclusive: [till]}", only: specialist},
 		{name: "bulk", handler: "bulk", queue: "bulk", apart: true},
 	}
+	if s.fed {
+		jobs = append(jobs, spec{name: "fed", work: "sleep 4"})
+	}
 	if s.generation%2 == 0 {
 		jobs = append(jobs, spec{name: "coming", trigger: "every: 2s", work: "sleep 0.1", more: "overlap: queue"})
 	}
@@ -360,7 +364,7 @@ func clocked(t *testing.T, offset time.Duration) (program string, env []string) 
 func newSoak(t *testing.T, seed uint64) *soak {
 	t.Helper()
 	// On a busy machine it takes longer than so short a lease until all have said what they know.
-	s := &soak{lease: 2 * time.Second, grace: 6 * time.Second, count: make(map[kind]int)}
+	s := &soak{lease: 2 * time.Second, grace: 6 * time.Second, count: make(map[kind]int), fed: os.Getenv("LOCKSTEP_SOAK_FED") != ""}
 	// An append-only file that Redis has rewritten has no past to go back to.
 	s.fleet = newFleet(t, []string{"appendonly yes", "appendfsync always", "auto-aof-rewrite-percentage 0"}, s.soakJobs(), shortLease, "LOCKSTEP_LOCKS__GRACE="+s.grace.String(), "LOCKSTEP_WORKER__DRAIN_TIMEOUT=1500ms")
 	s.notes = newNotes(t)
@@ -954,14 +958,17 @@ func TestPromiseHoldsUnderRandomFaults(t *testing.T) {
 	t.Logf("faults for %s, seed %d, at and for:\n%s", total, seed, text.String())
 	from := time.Now()
 	s := newSoak(t, seed)
-	s.backlog.size = backlogSize(total)
+	if s.backlog.size = backlogSize(total); s.fed {
+		s.backlog.size /= 10 // it shares the slots with what is fed
+	}
 	asking, stop := context.WithCancel(t.Context())
 	defer stop()
 	watching, stopWatch := context.WithCancel(t.Context())
 	defer stopWatch()
-	var asked []request
+	var asked, fed []request
 	var requests, watcher sync.WaitGroup
 	requests.Go(func() { asked = s.ask(asking, seed) })
+	requests.Go(func() { fed = s.feed(asking) })
 	watcher.Go(func() { s.watch.run(watching, s) })
 	s.inject(faults, total)
 	stop()
@@ -977,7 +984,7 @@ func TestPromiseHoldsUnderRandomFaults(t *testing.T) {
 	h := s.read(from, to)
 	s.history = h
 	h.slack, h.losses = 30*time.Second, s.losses
-	for _, request := range slices.Concat(asked, s.occupied()) {
+	for _, request := range slices.Concat(asked, fed, s.occupied()) {
 		if !lostRequest(s.losses, request.at) {
 			h.asked = append(h.asked, request.run)
 		}

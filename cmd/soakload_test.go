@@ -94,6 +94,36 @@ func (s *soak) ask(ctx context.Context, seed uint64) (asked []request) {
 	return asked
 }
 
+// feed keeps more runs outstanding than the fleet has slots, until ctx ends. It returns the requests
+// that were answered.
+func (s *soak) feed(ctx context.Context) (asked []request) {
+	if !s.fed {
+		return nil
+	}
+	const most = 12 * (fleetSize + 1) // a worker has eight slots on a small machine
+	r := s.requester()
+	looks, idle := 0, 0
+	for i := 0; pause(ctx, 100*time.Millisecond); {
+		left, err := r.conn.ledger.CountOpen(ctx, []string{"fed"})
+		if err != nil {
+			continue
+		}
+		if looks++; i > 0 && left["fed"] == 0 {
+			idle++
+		}
+		for range most - int(left["fed"]) {
+			if one, answered := r.ask(ctx, "fed", strconv.Itoa(i), nil); answered {
+				asked, i = append(asked, one), i+1
+			}
+		}
+	}
+	s.t.Logf("%d runs were fed to the fleet; none of them was left in %d of %d looks", len(asked), idle, looks)
+	if idle > looks/10 {
+		s.t.Error("the fleet was idle for a tenth of the time")
+	}
+	return asked
+}
+
 // checkReturns proves that runs which waited for the specialist ran soon after it had come back.
 func (s *soak) checkReturns(runs []runJSON) {
 	s.t.Helper()
