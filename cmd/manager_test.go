@@ -198,6 +198,20 @@ func TestWatchdogIsNotFedForAChildThatHangs(t *testing.T) {
 	fed(3)
 }
 
+// systemd ends a worker with SIGABRT when its watchdog is not fed, and starts it again: unless it
+// seems to have exited with 2, as a program in Go does after that signal. That means a refusal.
+func TestAWorkerThatTheWatchdogEndsIsNotTakenForARefusal(t *testing.T) {
+	t.Parallel()
+	f, _ := newPack(t, `jobs: {works: {command: ["true"]}}`, long)
+	f.startAll(1)
+	worker := f.workers[0]
+	must(t, syscall.Kill(worker.Process.Pid, syscall.SIGABRT))
+	<-worker.done
+	if status, ok := worker.ProcessState.Sys().(syscall.WaitStatus); !ok || !status.Signaled() || status.Signal() != syscall.SIGABRT {
+		t.Errorf("it has ended with %v, want by the signal", worker.ProcessState)
+	}
+}
+
 // While Redis is unreachable after a crash, no child runs, and the parent waits for the repair.
 func TestWatchdogIsFedWhileNoChildCanStart(t *testing.T) {
 	t.Parallel()

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"slices"
 	"syscall"
 	"time"
@@ -115,6 +116,9 @@ func (t *tool) watchOver(ctx context.Context) error {
 	defer signal.Stop(signals)
 	defer signal.Stop(children)
 	t.manners.Store(handsOff)
+	// A panic, and the signal of a watchdog, end this process by a signal. The exit code 2 would
+	// mean a refusal, after which systemd does not start a worker again.
+	debug.SetTraceback("crash")
 	if ctx.Err() != nil {
 		return nil // a signal came before anything was started
 	}

@@ -94,8 +94,8 @@ func (s *soak) ask(ctx context.Context, seed uint64) (asked []request) {
 	return asked
 }
 
-// feed keeps more runs outstanding than the fleet has slots, until ctx ends. It returns the requests
-// that were answered.
+// feed keeps more runs outstanding than the fleet has slots, until ctx ends. It returns the
+// requests that were answered.
 func (s *soak) feed(ctx context.Context) (asked []request) {
 	if !s.fed {
 		return nil

@@ -55,7 +55,7 @@ func unitFaults(t *testing.T, text string) (faults []string) {
 		}
 	}
 	for key, want := range map[string]string{
-		"Type": "notify", "NotifyAccess": "main", "KillMode": "mixed", "OOMPolicy": "continue", "Restart": "on-failure",
+		"Type": "notify", "NotifyAccess": "main", "KillMode": "mixed", "OOMPolicy": "continue", "Restart": "on-failure", "LimitCORE": "0",
 		"ExecReload":               "/bin/kill -HUP $MAINPID",
 		"RestartPreventExitStatus": fmt.Sprint(exitUsage, " ", exitConfig),
 	} {

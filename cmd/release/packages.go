@@ -25,6 +25,15 @@ if command -v systemd-sysusers >/dev/null; then systemd-sysusers lockstep.conf; 
 if [ -d /run/systemd/system ]; then systemctl daemon-reload; fi
 `
 
+// beforeRemove stops the worker, which drains, unless another version replaces this one. A package
+// of Debian calls it with a word, and one of Red Hat with the number of versions that remain.
+const beforeRemove = `#!/bin/sh
+set -e
+case "$1" in
+remove | 0) if command -v systemctl >/dev/null; then systemctl disable --now lockstep || true; fi ;;
+esac
+`
+
 // content is an entry of nfpm's config.
 type content struct {
 	Source string `json:"src,omitempty"`
@@ -76,9 +85,12 @@ func (s *source) packages(ctx context.Context, work, out, arch string, files []f
 	if err := add("/etc/lockstep", "dir", 0o755, nil); err != nil {
 		return err
 	}
-	script := filepath.Join(work, "postinstall")
-	if err := os.WriteFile(script, []byte(afterInstall), 0o755); err != nil {
-		return err
+	scripts := make(map[string]string)
+	for name, text := range map[string]string{"postinstall": afterInstall, "preremove": beforeRemove} {
+		scripts[name] = filepath.Join(work, name)
+		if err := os.WriteFile(scripts[name], []byte(text), 0o755); err != nil {
+			return err
+		}
 	}
 	version := strings.TrimPrefix(s.version, "v")
 	// a package's version begins with a digit, and a tilde sorts before every release
@@ -89,7 +101,7 @@ func (s *source) packages(ctx context.Context, work, out, arch string, files []f
 		"name": "lockstep", "arch": arch, "platform": "linux", "version": version, "version_schema": "none",
 		"section": "admin", "priority": "optional", "maintainer": "lockstep <root@localhost>", "mtime": s.date,
 		"description": "One cron schedule and one task queue on many workers, each run once",
-		"contents":    contents, "scripts": map[string]string{"postinstall": script},
+		"contents":    contents, "scripts": scripts,
 		"rpm": map[string]string{"buildhost": "localhost"},
 	})
 	if err != nil {

@@ -193,6 +193,19 @@ func checkPackage(t *testing.T, s *source, folder string) {
 	if want := "Package: lockstep\nVersion: 0~" + s.version; !strings.HasPrefix(string(out), want) && !strings.HasPrefix(s.version, "v") {
 		t.Errorf("the package has %s, want %s", out, want)
 	}
+
+	scripts, tools := t.TempDir(), t.TempDir()
+	if out, err := exec.CommandContext(t.Context(), "dpkg-deb", "--control", packages[0], filepath.Join(scripts, "of")).CombinedOutput(); err != nil {
+		t.Fatalf("dpkg-deb: %v\n%s", err, out)
+	}
+	must(t, os.WriteFile(filepath.Join(tools, "systemctl"), []byte("#!/bin/sh\necho $*\n"), 0o755))
+	for why, want := range map[string]string{"remove": "disable --now lockstep\n", "0": "disable --now lockstep\n", "upgrade": "", "1": ""} {
+		before := exec.CommandContext(t.Context(), "/bin/sh", filepath.Join(scripts, "of", "prerm"), why)
+		before.Env = []string{"PATH=" + tools}
+		if out, err := before.CombinedOutput(); err != nil || string(out) != want {
+			t.Errorf("before the package is removed (%s): %q, %v; want %q", why, out, err, want)
+		}
+	}
 }
 
 // checkBill reads the SBOM.
