@@ -29,7 +29,8 @@ const (
 	KindHandler = "handler" // a worker shows others which handlers it has
 )
 
-// kinds is the only list of the kinds of work that code uses.
+// kinds is the only list of the kinds of work that code needs to do it. A new one is the last one,
+// see [Job.Kind].
 var kinds = []Kind{
 	{
 		Name: KindCommand,

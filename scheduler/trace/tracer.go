@@ -135,7 +135,7 @@ func (t *Tracer) Created(ctx context.Context, run Run, began, ended time.Time) {
 
 // End is how a run ended.
 type End struct {
-	State  string // final, as in the ledger: succeeded, failed, lost, canceled, skipped, missed
+	State  string // final, as in the ledger
 	Reason string
 	At     time.Time
 }
