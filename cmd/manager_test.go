@@ -202,7 +202,7 @@ func TestWatchdogIsNotFedForAChildThatHangs(t *testing.T) {
 // seems to have exited with 2, as a program in Go does after that signal. That means a refusal.
 func TestAWorkerThatTheWatchdogEndsIsNotTakenForARefusal(t *testing.T) {
 	t.Parallel()
-	f, _ := newPack(t, `jobs: {works: {command: ["true"]}}`, long)
+	f, _ := newPack(t, `jobs: {works: {command: ["true"]}}`, append(newSystemd(t).env(time.Minute), long)...)
 	f.startAll(1)
 	worker := f.workers[0]
 	must(t, syscall.Kill(worker.Process.Pid, syscall.SIGABRT))

@@ -116,15 +116,17 @@ func (t *tool) watchOver(ctx context.Context) error {
 	defer signal.Stop(signals)
 	defer signal.Stop(children)
 	t.manners.Store(handsOff)
-	// A panic, and the signal of a watchdog, end this process by a signal. The exit code 2 would
-	// mean a refusal, after which systemd does not start a worker again.
-	debug.SetTraceback("crash")
 	if ctx.Err() != nil {
 		return nil // a signal came before anything was started
 	}
 	manager, err := newManager()
 	if err != nil {
 		return refuse("%w", err)
+	}
+	if manager != nil {
+		// A panic, and the signal of a watchdog, end this process by a signal. The exit code 2
+		// would mean a refusal, after which systemd does not start a worker again.
+		debug.SetTraceback("crash")
 	}
 	p := &parent{
 		argv:    append([]string{os.Args[0], childWord}, t.args...),

@@ -30,7 +30,7 @@ if [ -d /run/systemd/system ]; then systemctl daemon-reload; fi
 const beforeRemove = `#!/bin/sh
 set -e
 case "$1" in
-remove | 0) if command -v systemctl >/dev/null; then systemctl disable --now lockstep || true; fi ;;
+remove | 0) if command -v systemctl >/dev/null; then systemctl stop lockstep || true; fi ;;
 esac
 `
 

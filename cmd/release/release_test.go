@@ -199,7 +199,7 @@ func checkPackage(t *testing.T, s *source, folder string) {
 		t.Fatalf("dpkg-deb: %v\n%s", err, out)
 	}
 	must(t, os.WriteFile(filepath.Join(tools, "systemctl"), []byte("#!/bin/sh\necho $*\n"), 0o755))
-	for why, want := range map[string]string{"remove": "disable --now lockstep\n", "0": "disable --now lockstep\n", "upgrade": "", "1": ""} {
+	for why, want := range map[string]string{"remove": "stop lockstep\n", "0": "stop lockstep\n", "upgrade": "", "1": ""} {
 		before := exec.CommandContext(t.Context(), "/bin/sh", filepath.Join(scripts, "of", "prerm"), why)
 		before.Env = []string{"PATH=" + tools}
 		if out, err := before.CombinedOutput(); err != nil || string(out) != want {

@@ -15,6 +15,9 @@ const Near = 700 * time.Microsecond
 // far away. Under load, one may take long even if it is near.
 const nearFor = 16
 
+// stalled is for how many times [Commit.Near] calls wait for one attempt.
+const stalled = 16
+
 // A Commit sends the calls of many goroutines (group commit). While few attempts are in flight, a
 // caller sends its own call at once: see [Commit.Enter]. Calls that arrive meanwhile are collected
 // and sent together: see [Commit.Add]. So the more callers there are, the fewer round trips each of
@@ -33,9 +36,11 @@ type Commit[T any] struct {
 	Once bool
 
 	mu       sync.Mutex
-	inFlight int // attempts; guarded by mu
-	near     int // how many more attempts that are not near change nothing; guarded by mu
-	queue    []T // waits until one of these has returned; guarded by mu
+	inFlight int       // attempts; guarded by mu
+	near     int       // how many more attempts that are not near change nothing; guarded by mu
+	began    time.Time // the last attempt; guarded by mu
+	watched  bool      // a look is planned, see watch; guarded by mu
+	queue    []T       // waits until one of these has returned; guarded by mu
 }
 
 // Enter reports whether the caller may send its call by itself. If so, the caller must call
@@ -47,6 +52,7 @@ func (c *Commit[T]) Enter() bool {
 		return false
 	}
 	c.inFlight++
+	c.began = time.Now()
 	return true
 }
 
@@ -78,6 +84,8 @@ func (c *Commit[T]) Add(ctx context.Context, call T) {
 	idle := c.inFlight < c.flights()
 	if idle {
 		c.inFlight++
+	} else {
+		c.watch(ctx)
 	}
 	c.mu.Unlock()
 	if idle {
@@ -113,12 +121,13 @@ func (c *Commit[T]) flush(ctx context.Context) {
 		}
 		if n == 0 {
 			c.inFlight--
-		}
-		c.mu.Unlock()
-		if n == 0 {
+			c.watch(ctx)
+			c.mu.Unlock()
 			return
 		}
 		began := time.Now()
+		c.began = began
+		c.mu.Unlock()
 		c.Send(ctx, batch)
 		c.took(time.Since(began))
 		if c.Once {
@@ -144,6 +153,34 @@ func (c *Commit[T]) took(d time.Duration) {
 		c.near = nearFor
 	} else {
 		c.near = max(0, c.near-1)
+	}
+}
+
+// watch plans a look at the calls that wait because Redis is near, for its attempt may not return.
+// The caller holds mu.
+func (c *Commit[T]) watch(ctx context.Context) {
+	if c.near > 0 && len(c.queue) > 0 && !c.watched {
+		c.watched = true
+		time.AfterFunc(stalled*c.Near, func() { c.look(ctx) })
+	}
+}
+
+// look lets further attempts begin if none has begun for long while calls wait: then Redis is not
+// near.
+func (c *Commit[T]) look(ctx context.Context) {
+	c.mu.Lock()
+	c.watched = false
+	begin := false
+	if c.near > 0 && len(c.queue) > 0 && time.Since(c.began) >= stalled*c.Near {
+		c.near = 0
+		if begin = c.inFlight < c.Flights; begin {
+			c.inFlight++
+		}
+	}
+	c.watch(ctx)
+	c.mu.Unlock()
+	if begin {
+		c.Leave(ctx)
 	}
 }
 

@@ -186,3 +186,27 @@ func TestOneAttemptIsInFlightWhileRedisIsNear(t *testing.T) {
 		}
 	})
 }
+
+// TestAnAttemptThatDoesNotReturnHoldsUpNoOthers lets the only attempt hang while Redis is near.
+func TestAnAttemptThatDoesNotReturnHoldsUpNoOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, attempts := commits(3, 2)
+		c.Near = time.Millisecond
+		c.Add(t.Context(), 0)
+		<-attempts
+		c.check(t, 0, 0)
+		if !c.Enter() || c.Enter() {
+			t.Fatal("want one attempt in flight while Redis is near")
+		}
+		c.Add(t.Context(), 1)
+		c.check(t, 1, 1)
+		time.Sleep(2 * stalled * c.Near)
+		c.check(t, 2, 0)
+		if got := <-attempts; !slices.Equal(got, []int{1}) {
+			t.Errorf("got %v, want the call that waited", got)
+		}
+		c.check(t, 1, 0)
+		c.Leave(t.Context())
+		c.check(t, 0, 0)
+	})
+}

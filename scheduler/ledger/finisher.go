@@ -41,7 +41,7 @@ func (f *Finisher) Finish(ctx context.Context, finish Finish) *Finished {
 	if !f.ends.Enter() {
 		one := &ending{finish: finish, done: make(chan struct{})}
 		f.ends.Add(ctx, one)
-		<-one.done // for as long as two calls take at most
+		<-one.done // each call before its own ends within the limit
 		return one.finished
 	}
 	defer f.ends.Leave(ctx)

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -35,9 +37,13 @@ type active struct {
 
 // adopt makes runs of tasks that plain asynq clients have sent, where a task's type is the name of
 // a job. The errors are those that [queue.Options] requires. The slots that come along are for runs
-// that can start here.
+// that can start here, unless the adoption takes long.
 func (w *Worker) adopt(ctx context.Context, some []queue.Request, slots int) []error {
-	defer func() { w.slots.Release(slots) }()
+	var held atomic.Int64
+	held.Store(int64(slots))
+	release := func() { w.slots.Release(int(held.Swap(0))) }
+	defer release()
+	defer time.AfterFunc(seatPatience, release).Stop()
 	errs := make([]error, len(some))
 	session, err := w.locks.Extension().Certain()
 	if err != nil {
@@ -76,9 +82,10 @@ func (w *Worker) adopt(ctx context.Context, some []queue.Request, slots int) []e
 	for n < len(due) && startable(due[n]) {
 		n++
 	}
+	slots = int(held.Swap(0))
 	slots += w.slots.More(n - slots)
 	n = min(n, slots)
-	slots -= n
+	held.Store(int64(slots - n)) // no run here needs these
 	if n > 0 {
 		w.attempt.Go(func() {
 			w.seatOr(w.work, due[:n], func(_ context.Context, due []ledger.Due) { w.pusher.Add(due...) })

@@ -30,7 +30,7 @@ func (w *Worker) claim(due ledger.Due, before []string) {
 	w.follow(request, due, before, w.sendClaim(request, due, before, w.ledger.ClaimSound))
 }
 
-// claimAll is claim for several runs that deliveries brought, each with its slot. Claims that need
+// claimAll is claim for several runs whose turn it is, each with its slot. Claims that need
 // further calls of Redis are settled in the background, since granted runs must not wait for them:
 // those without a reply, and those of runs that have crashed or that this worker cannot do.
 // claimAll returns how many these are, and each of them puts something into the channel when it is

@@ -21,7 +21,8 @@ const (
 	aheadOfSlots = 64 // deliveries that are fetched ahead at most
 )
 
-// A fetched is a delivery that was fetched ahead of its slot.
+// A fetched is a delivery that was fetched ahead of its slot, or a run that was adopted ahead of
+// its slot.
 type fetched struct {
 	due     ledger.Due
 	settled chan struct{} // closed when its claim is settled
@@ -159,7 +160,7 @@ func (s *slots) More(most int) int {
 	return n
 }
 
-// Release returns that n deliveries were not fetched.
+// Release returns that n deliveries were not fetched, or that n tasks need no slot.
 func (s *slots) Release(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
