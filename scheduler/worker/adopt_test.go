@@ -168,6 +168,35 @@ func TestAdoptedRunWithoutASlotGoesToAnotherWorker(t *testing.T) {
 	}
 }
 
+// TestAnAdoptionThatTakesLongKeepsNoSlot holds the reply to an adoption back until a delivery has
+// run in the only slot.
+func TestAnAdoptionThatTakesLongKeepsNoSlot(t *testing.T) {
+	f := newFleet(t)
+	var d done
+	f.job("settle", d.handle)
+	run := f.adopted("settle", "4711")
+	var lost atomic.Bool
+	sent, reply := make(chan struct{}), make(chan struct{})
+	adopts := func(request string) bool { // a claim names no job
+		return strings.Contains(request, "\r\nsettle\r\n") && strings.Contains(request, "\r\n"+string(run)+"\r\n") && !lost.Load()
+	}
+	wasSent := sync.OnceFunc(func() { close(sent) })
+	f.start(f.lossy(adopts, func() {
+		lost.Store(true)
+		wasSent()
+		<-reply
+	}), func(o *worker.Options) { o.Concurrency = 1 })
+	goOn := sync.OnceFunc(func() { close(reply) })
+	defer goOn()
+	f.send("settle", "{}", asynq.TaskID("4711"))
+	receive(t, sent)
+	f.awaitState(f.enqueue(f.jobs[0], "x"), ledger.StateSucceeded)
+	goOn()
+	f.becomes(run, ledger.StateSucceeded)
+	f.gone("4711")
+	f.noSecond("settle", "4711")
+}
+
 // TestTaskWhileItsRunIsOutstandingExistsAlready: asynq forgot the first task of the id as soon as
 // it was adopted.
 func TestTaskWhileItsRunIsOutstandingExistsAlready(t *testing.T) {
