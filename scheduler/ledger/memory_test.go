@@ -730,3 +730,36 @@ func TestAnEndIsAssertedWholeOrNotAtAll(t *testing.T) {
 		}
 	})
 }
+
+// TestEarlierAttemptsSurviveARewindBeforeTheLast rewinds Redis to between two attempts at a run, or
+// into the last one. Another worker, which has only heard of its end, asserts that first.
+func TestEarlierAttemptsSurviveARewindBeforeTheLast(t *testing.T) {
+	for _, within := range []bool{false, true} {
+		t.Run(map[bool]string{true: "within", false: "before"}[within], func(t *testing.T) {
+			each(t, func(f *fixture) {
+				f.job.Retry.Max = 3
+				a, b := f.worker("a"), f.worker("b")
+				due := a.ticks(1, b)[0]
+				for range 2 {
+					b.finish(b.claim(b.client, due, ledger.ClaimGranted), ledger.OutcomeRetry, ledger.FinishRecorded)
+					due = a.await()[0]
+				}
+				if !within {
+					f.mark()
+				}
+				last := a.claim(a.client, due, ledger.ClaimGranted)
+				if within {
+					f.mark()
+				}
+				a.finish(last, ledger.OutcomeSuccess, ledger.FinishRecorded)
+				b.hear()
+				f.rewind(a, b)
+				b.say()
+				a.say()
+				if got := f.wantState(due.Run, ledger.StateSucceeded); len(got.Attempts) != 3 {
+					t.Errorf("the attempts are %+v, want all three", got.Attempts)
+				}
+			})
+		})
+	}
+}

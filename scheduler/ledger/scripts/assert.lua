@@ -17,7 +17,7 @@ for i = 3, #ARGV, 4 do
   if kind == 'ran' then
     local mine = fields(ARGV[i + 2])
     local token = tonumber(mine[R_TOKEN])
-    local over, past = outdone(id, token)
+    local over, past, log = outdone(id, token)
     if not over and not (run and tonumber(run[R_TOKEN]) >= token) then
       local at = string.find(ARGV[i + 3], US, 1, true)
       local definition = sub(ARGV[i + 3], at + 1)
@@ -25,6 +25,8 @@ for i = 3, #ARGV, 4 do
       if past then
         call('HDEL', HIST, id)
         call('ZREM', DONE, id)
+        -- Its earlier attempts stay, unless the last one is among them, which this worker knows.
+        if log ~= '' and (tonumber(past[R_TOKEN]) < token or past[R_CLOSED] ~= '1') then call('HSET', LOG, id, log) end
       end
       if run then
         undue(id, run)

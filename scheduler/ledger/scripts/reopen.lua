@@ -10,13 +10,9 @@ local id = ARGV[1]
 local run = load(id)
 if run then return {'outstanding', run[R_STATE]} end
 checkBodies(ARGV[6])
-local past, log = call('HGET', HIST, id), ''
+local past, log = pastOf(id)
 if past then
-  local record
-  record, log = string.match(past, F_MATCH[[(RUN) (LOG)]])
-  run = fields(record)
-  for i = #run + 1, R_ITEMS - 1 do run[i] = '' end
-  if sub(log, 1, 1) == '@' then log = plainLog(run, sub(log, 2)) end
+  run = past
   local state = run[R_STATE]
   if run[R_UPTO] ~= '' or state == 'succeeded' and ARGV[11] ~= '1' then return {'refused', state} end
   -- A late success of its last attempt still counts, since the work is done; a run that succeeded

@@ -53,13 +53,24 @@ end
 -- of it.
 local HEARD = 're-asserted after Redis had lost it'
 
--- outdone reports whether the history knows at least as much of a run as the worker whose last
--- attempt at it had this token. It also returns the run's record there.
-local function outdone(id, token)
+-- pastOf returns the record of a run in the history, and its closed attempts; nil if it is not
+-- there.
+local function pastOf(id)
   local past = call('HGET', HIST, id)
-  past = past and fields(string.match(past, F_MATCH[[(RUN)]]))
+  if not past then return nil, '' end
+  local record, log = string.match(past, F_MATCH[[(RUN) (LOG)]])
+  local run = fields(record)
+  for i = #run + 1, R_ITEMS - 1 do run[i] = '' end
+  if sub(log, 1, 1) == '@' then log = plainLog(run, sub(log, 2)) end
+  return run, log
+end
+
+-- outdone reports whether the history knows at least as much of a run as the worker whose last
+-- attempt at it had this token. It also returns what pastOf does.
+local function outdone(id, token)
+  local past, log = pastOf(id)
   local last = past and tonumber(past[R_TOKEN])
-  return past and (last > token or last == token and past[R_REASON] ~= HEARD), past
+  return past and (last > token or last == token and past[R_REASON] ~= HEARD), past, log
 end
 
 -- works writes the entries beside the record of a running run; settled removes them.
