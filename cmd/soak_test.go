@@ -959,7 +959,7 @@ func TestPromiseHoldsUnderRandomFaults(t *testing.T) {
 	from := time.Now()
 	s := newSoak(t, seed)
 	if s.backlog.size = backlogSize(total); s.fed {
-		s.backlog.size /= 10 // it shares the slots with what is fed
+		s.backlog.size /= 100 // it shares the slots with what is fed
 	}
 	asking, stop := context.WithCancel(t.Context())
 	defer stop()
