@@ -52,9 +52,9 @@
 //
 // Tasks come in batches too: one script fetches up to [fetchMost], while a slot is free, and makes
 // them active with a lease, as asynq's own script does for one task. Adopt takes all of them, and
-// the slots of the fetch for their runs.
-// Another script ends them as asynq does: with retention they are kept as completed, and unique
-// locks are released. If the worker dies in between, the tasks are active, and asynq recovers them.
+// the slots of the fetch for their runs. Another script ends them as asynq does: with retention
+// they are kept as completed, and unique locks are released. If the worker dies in between, the
+// tasks are active, and asynq recovers them.
 //
 // A task that this worker does not know goes back after [foreignDelay]. It is not counted, archived
 // or ended, whatever its own limits say, because it may belong to another program that serves this
