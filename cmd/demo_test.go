@@ -64,23 +64,26 @@ func TestDemo(t *testing.T) {
 
 	// Kill the worker of the long run.
 	var before runJSON
-	eventually(t, 20*time.Second, "the long run is running, and the demo says how to kill its worker", func() bool {
+	var killed int // a process
+	eventually(t, 30*time.Second, "the long run is running, and the demo says how to kill its worker", func() bool {
 		if !strings.Contains(demo.stdout.String(), "and see it move") {
 			return false
 		}
 		runs := ask[[]runJSON](t, env, "run", "ls", "--job", "long-haul", "--state", "running")
-		if len(runs) == 1 {
-			before = runs[0]
+		if len(runs) != 1 {
+			return false
 		}
-		return before.ID != ""
-	})
-	first := before.Attempts[len(before.Attempts)-1]
-	for _, w := range workers {
-		if w.ID == first.Worker {
-			if err := syscall.Kill(w.PID, syscall.SIGKILL); err != nil {
-				t.Fatal(err)
+		before = runs[0]
+		for _, w := range ask[[]workerJSON](t, env, "worker", "ls") {
+			if w.ID == before.Attempts[len(before.Attempts)-1].Worker {
+				killed = w.PID
 			}
 		}
+		return killed != 0
+	})
+	first := before.Attempts[len(before.Attempts)-1]
+	if err := syscall.Kill(killed, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
 	}
 	var after runJSON
 	eventually(t, 30*time.Second, "the run has moved", func() bool {

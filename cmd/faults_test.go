@@ -319,8 +319,8 @@ func TestFaultTwoReplicasCreateTheSameTick(t *testing.T) {
 	f := newFleet(t, nil, []spec{
 		{name: "one", trigger: "every: 1s", work: ":", more: "overlap: queue"}, {name: "two", trigger: `schedule: "*/2 * * * * *"`, work: ":", more: "overlap: queue"},
 	})
-	from := time.Now()
 	f.startAll(2)
+	from := time.Now()
 	for i := range 6 {
 		child := f.workers[i%2].worker()
 		if err := syscall.Kill(child, syscall.SIGSTOP); err != nil {
@@ -428,10 +428,10 @@ func TestFaultClaimsArriveLateAndTwice(t *testing.T) {
 	proxy := f.server.Proxy(t)
 	direct := f.env
 	f.env = append(slices.Clone(f.env), "REDIS_URL="+proxy.URL())
-	from := time.Now()
 	f.start()
 	f.env = direct
 	f.startAll(0)
+	from := time.Now()
 	proxy.Set(redistest.Faults{Commands: []string{"evalsha", "eval"}, Resend: 0.5, Repeat: 0.5, RepeatDelay: 700 * time.Millisecond})
 	pause(t.Context(), 6*time.Second)
 	proxy.Set(redistest.Faults{})
@@ -567,7 +567,7 @@ func TestFaultWallClockIsStepped(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const lease = 4 * time.Second
+	const lease = 10 * time.Second
 	f, _ := newPack(t, `jobs: {during: {command: HOLD}}`, "LOCKSTEP_LOCKS__LEASE="+lease.String())
 	worker := launchProgram(t, program, append(slices.Clone(f.env), "LOCKSTEP_TEST_CLOCK=0"), "start")
 	f.workers = append(f.workers, worker)
@@ -591,6 +591,7 @@ func TestFaultWallClockIsStepped(t *testing.T) {
 func TestFaultClocksTenMinutesApart(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, nil, twentyJobs(50 * time.Millisecond)[:8], shortLease)
+	_, _ = skewed() // clocked needs it, and it takes long to build
 	from := time.Now()
 	for _, offset := range []time.Duration{10 * time.Minute, -10 * time.Minute, 0} {
 		program, env := clocked(t, offset)
@@ -835,9 +836,10 @@ jobs:
 	ahead := last.Attempts[0].Started.Sub(spans[len(spans)-1].done)
 	t.Logf("behind %d runs, the bill was idle for %s at most, %s in the median; it was settled %s before the last of the others began",
 		behind, gaps[len(gaps)-1], gaps[len(gaps)/2], ahead)
-	// On a machine that starves the processes for a moment, one or two are longer.
-	if p90 := gaps[len(gaps)*9/10-1]; p90 > 100*time.Millisecond {
-		t.Errorf("the bill was idle for %s between two runs, want at most 100ms: %s", p90, gaps)
+	// A machine that starves the processes makes some longer. Behind the backlog, they would take many
+	// seconds.
+	if p50, p90 := gaps[len(gaps)/2], gaps[len(gaps)*9/10-1]; p50 > 100*time.Millisecond || p90 > time.Second {
+		t.Errorf("the bill was idle for %s (p50) and %s (p90) between two runs, want at most 100ms: %s", p50, p90, gaps)
 	}
 	if ahead <= 0 && behind > backlog/2 {
 		t.Error("the runs of the bill ended with the backlog, although they were due before all of it")

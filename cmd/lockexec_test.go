@@ -14,11 +14,10 @@ import (
 	"lockstep/locks/redistest"
 )
 
-// underLock starts a lock exec with a short lease. Its command prints its process ID and then
-// sleeps.
-func underLock(t *testing.T, server *redistest.Server) (p *process, env []string, command int) {
+// underLock starts a lock exec with this lease. Its command prints its process ID and then sleeps.
+func underLock(t *testing.T, server *redistest.Server, lease string) (p *process, env []string, command int) {
 	t.Helper()
-	env = toolEnv(t, "REDIS_URL="+server.URL(), "LOCKSTEP_LOCKS__LEASE=2s")
+	env = toolEnv(t, "REDIS_URL="+server.URL(), "LOCKSTEP_LOCKS__LEASE="+lease)
 	p = launch(t, env, "lock", "exec", "--exclusive", "a", "--", "sh", "-c", "echo $$; exec sleep 300")
 	eventually(t, 30*time.Second, "the command prints its id", func() bool {
 		var err error
@@ -33,14 +32,14 @@ func gone(pid int) bool { return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) 
 func TestCommandIsEndedWhenItsSessionIs(t *testing.T) {
 	t.Parallel()
 	server := redistest.New(t, redistest.Options{})
-	p, env, command := underLock(t, server)
+	p, env, command := underLock(t, server, "15s")
 	lock := ask[struct {
 		Holders []struct{ Worker string }
 	}](t, env, "lock", "show", "a")
 	if n, err := server.Client(t).ZRem(t.Context(), "{lockstep}:exp", "s"+lock.Holders[0].Worker).Result(); n != 1 || err != nil {
 		t.Fatalf("end the session: %d, %v", n, err)
 	}
-	if got := p.code(10 * time.Second); got != exitLost {
+	if got := p.code(30 * time.Second); got != exitLost {
 		t.Errorf("exit code %d, want %d", got, exitLost)
 	}
 	if stderr := p.stderr.String(); !strings.HasPrefix(stderr, "lockstep: the command was ended: lock is lost") {
@@ -54,9 +53,9 @@ func TestCommandIsEndedWhenItsSessionIs(t *testing.T) {
 func TestCommandIsEndedWhenRedisIsUnreachableForTooLong(t *testing.T) {
 	t.Parallel()
 	server := redistest.New(t, redistest.Options{})
-	p, _, command := underLock(t, server)
+	p, _, command := underLock(t, server, "2s")
 	server.Kill()
-	if got := p.code(10 * time.Second); got != exitLost {
+	if got := p.code(30 * time.Second); got != exitLost {
 		t.Errorf("exit code %d, want %d", got, exitLost)
 	}
 	if !gone(command) {
@@ -68,7 +67,7 @@ func TestCommandIsEndedWhenRedisIsUnreachableForTooLong(t *testing.T) {
 func TestCommandOfAFrozenLockExecIsEndedBeforeTheLockPassesOn(t *testing.T) {
 	t.Parallel()
 	server := redistest.New(t, redistest.Options{})
-	p, env, command := underLock(t, server)
+	p, env, command := underLock(t, server, "2s")
 	p.signal(syscall.SIGSTOP)
 	// The shell prints whether the first command still exists when the second one starts.
 	stdout, stderr, code := runTool(t, env, "lock", "exec", "--exclusive", "a", "--wait", "20s", "--",
@@ -77,7 +76,7 @@ func TestCommandOfAFrozenLockExecIsEndedBeforeTheLockPassesOn(t *testing.T) {
 		t.Errorf("the next holder: exit code %d, %q, %s; want that it is alone", code, stdout, stderr)
 	}
 	p.signal(syscall.SIGCONT)
-	if got := p.code(10 * time.Second); got != exitLost {
+	if got := p.code(30 * time.Second); got != exitLost {
 		t.Errorf("exit code %d, want %d", got, exitLost)
 	}
 }

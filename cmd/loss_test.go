@@ -39,7 +39,7 @@ jobs:
     lock: {exclusive: [desk]}
     command: [sh, -c, 'EFFECT; e start; until [ -e EFFECTS.go ]; do sleep 0.1; done; e end']
   quick: {command: ["true"]}
-`, "LOCKSTEP_LOCKS__LEASE=4s")
+`, "LOCKSTEP_LOCKS__LEASE=10s")
 			f.startAll(3)
 			eventually(t, time.Minute, "a tick", func() bool { return len(f.succeeded("tick")) > 0 })
 			// the data after this moment is lost, unless all of it is
@@ -63,9 +63,9 @@ jobs:
 				_, _, code := runTool(t, f.env, "run", "show", work)
 				return code == 0
 			})
-			eventually(t, time.Minute, "ticks after the loss", func() bool {
+			eventually(t, 2*time.Minute, "ticks after the loss", func() bool {
 				ran := f.succeeded("tick")
-				return len(ran) > 0 && ran[len(ran)-1].Tick.After(lost.Add(8*time.Second))
+				return len(ran) > 0 && ran[len(ran)-1].Tick.After(lost.Add(20*time.Second))
 			})
 			if got := f.show(work); got.State != "running" || len(got.Attempts) != 1 || got.Attempts[0].Token != before.Attempts[0].Token {
 				t.Errorf("after the loss: %+v, want it as before: %+v", got, before)

@@ -56,6 +56,13 @@ func (r *receiver) listen(address string) {
 	r.url = r.server.URL
 }
 
+// bodies returns those of the requests that it accepted, in order.
+func (r *receiver) bodies() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.requests)
+}
+
 // refuseAll sets the status of all further replies; 0: requests are accepted.
 func (r *receiver) refuseAll(status int) {
 	r.mu.Lock()
@@ -198,7 +205,7 @@ jobs: {fails: {every: 1s, command: ["false"]}}
 	if got := hook.ids(); !slices.Equal(got, want) || len(want) < 6 {
 		t.Errorf("the webhook got %q, and in the ledger are %q", got, want)
 	}
-	t.Logf("seed %d: %d ends in %d requests, %d kills", seed, len(want), len(hook.requests), kills)
+	t.Logf("seed %d: %d ends in %d requests, %d kills", seed, len(want), len(hook.bodies()), kills)
 	f.drain()
 }
 
@@ -217,13 +224,9 @@ jobs: {fails: {notify: [hook], retry: {max: 0}, command: ["false"]}}
 	first := <-hook.got
 	f.workers[0].killChild()
 	over()
-	eventually(t, 2*time.Minute, "the webhook has got it again", func() bool {
-		hook.mu.Lock()
-		defer hook.mu.Unlock()
-		return len(hook.requests) == 2
-	})
-	if hook.requests[1] != first || !slices.Equal(hook.ids(), f.ends(conn, "fails")) {
-		t.Errorf("the webhook got %q, then %q; in the ledger is %q", first, hook.requests[1], f.ends(conn, "fails"))
+	eventually(t, 2*time.Minute, "the webhook has got it again", func() bool { return len(hook.bodies()) == 2 })
+	if again := hook.bodies()[1]; again != first || !slices.Equal(hook.ids(), f.ends(conn, "fails")) {
+		t.Errorf("the webhook got %q, then %q; in the ledger is %q", first, again, f.ends(conn, "fails"))
 	}
 	eventually(t, time.Minute, "it is recorded", func() bool {
 		all := ask[[]notified](t, f.env, "notify", "ls")
@@ -259,7 +262,7 @@ jobs:
 	write(t, f.config, config+"nonsense: 1\n")
 	f.workers[0].signal(syscall.SIGHUP)
 	eventually(t, time.Minute, "the webhook has heard of it", func() bool { return len(hook.ids()) == 1 })
-	if got := hook.requests[0]; !strings.Contains(got, `"type":"lockstep.config.refused"`) || !strings.Contains(got, `unknown key \"nonsense\"`) {
+	if got := hook.bodies()[0]; !strings.Contains(got, `"type":"lockstep.config.refused"`) || !strings.Contains(got, `unknown key \"nonsense\"`) {
 		t.Errorf("the webhook got %s", got)
 	}
 	write(t, f.config, config) // for the commands of drain

@@ -956,6 +956,7 @@ func TestPromiseHoldsUnderRandomFaults(t *testing.T) {
 		fmt.Fprintln(&text, f)
 	}
 	t.Logf("faults for %s, seed %d, at and for:\n%s", total, seed, text.String())
+	_, _ = skewed() // a worker needs it, and it takes long to build
 	from := time.Now()
 	s := newSoak(t, seed)
 	if s.backlog.size = backlogSize(total); s.fed {

@@ -77,7 +77,7 @@ func TestVeryManyJobsLoad(t *testing.T) {
 	}
 	took := time.Since(began)
 	t.Logf("%d jobs took %s", len(c.Jobs), took.Round(time.Millisecond))
-	if len(c.Jobs) != 20_000 || took > time.Minute {
+	if len(c.Jobs) != 20_000 || took > 4*time.Minute {
 		t.Errorf("%d jobs took %s", len(c.Jobs), took)
 	}
 }
@@ -101,7 +101,7 @@ func TestVeryManySecretsAreHidden(t *testing.T) {
 	took := time.Since(began)
 	t.Logf("%d warnings took %s", len(c.Warnings.List), took.Round(time.Millisecond))
 	// It took minutes when each secret was searched in each line.
-	if len(c.Warnings.List) != 2*n || took > time.Minute {
+	if len(c.Warnings.List) != 2*n || took > 4*time.Minute {
 		t.Errorf("%d warnings took %s, want %d", len(c.Warnings.List), took, 2*n)
 	}
 	for _, p := range c.Warnings.List {

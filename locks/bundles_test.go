@@ -66,11 +66,12 @@ func TestLargeBundleDoesNotStarve(t *testing.T) {
 	for i := range resources {
 		all = append(all, fmt.Sprint(i))
 	}
-	// shares returns how often the bundle and the small ones were held.
-	shares := func(reserveAfter, length time.Duration) (large, small int64) {
+	// shares returns how often the bundle and the small ones were held, until one of them has been for
+	// as often as enough says.
+	shares := func(reserveAfter time.Duration, enough func(large, small int64) bool) (large, small int64) {
 		rdb, ns := redistest.Client(t), redistest.Namespace(t)
 		c := openClient(t, rdb, locks.Options{Namespace: ns, ReserveAfter: reserveAfter})
-		ctx, cancel := context.WithTimeout(t.Context(), length)
+		ctx, cancel := context.WithTimeout(t.Context(), 4*patient)
 		defer cancel()
 		var bundles, singles atomic.Int64
 		var running sync.WaitGroup
@@ -83,6 +84,9 @@ func TestLargeBundleDoesNotStarve(t *testing.T) {
 				return
 			}
 			count.Add(1)
+			if enough(bundles.Load(), singles.Load()) {
+				cancel()
+			}
 			time.Sleep(time.Millisecond) // the work
 			if err := hold.Release(); err != nil {
 				t.Error(err)
@@ -105,16 +109,12 @@ func TestLargeBundleDoesNotStarve(t *testing.T) {
 		return bundles.Load(), singles.Load()
 	}
 	const reserveAfter = 50 * time.Millisecond
-	length := span(3 * time.Second)
-	off, smallOff := shares(time.Hour, length)
-	on, smallOn := shares(reserveAfter, length)
-	t.Logf("in %s: %d bundles of ten and %d single ones without reservation, %d and %d with one after %s", length, off, smallOff, on, smallOn, reserveAfter)
-	// Each bundle waits for the reservation, for the holds before it, and for the machine.
-	if least := int64(length / (20 * reserveAfter)); on < least {
-		t.Errorf("%d bundles were held in %s, want at least %d", on, length, least)
-	}
-	if on <= off {
-		t.Errorf("%d bundles were held with a reservation, %d without one", on, off)
+	bundles := int64(10 * locks.Soak())
+	on, smallOn := shares(reserveAfter, func(large, _ int64) bool { return large >= bundles })
+	off, smallOff := shares(time.Hour, func(_, small int64) bool { return small >= smallOn })
+	t.Logf("%d bundles of ten beside %d single ones with a reservation after %s, %d beside %d without one", on, smallOn, reserveAfter, off, smallOff)
+	if on < bundles || on <= off {
+		t.Errorf("%d bundles were held with a reservation, %d without one; want %d, and fewer", on, off, bundles)
 	}
 	if smallOn == 0 {
 		t.Error("the bundle has starved all others")

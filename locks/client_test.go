@@ -129,7 +129,7 @@ func TestHooksOfTheCallerSeeOurCommands(t *testing.T) {
 	rdb, theirs, ours := redistest.Client(t), new(counted), new(counted)
 	rdb.AddHook(theirs)
 	clients := 0
-	c, err := Open(t.Context(), rdb, Options{Namespace: redistest.Namespace(t), Lease: quick, Instrument: func(rdb redis.UniversalClient) error {
+	c, err := Open(t.Context(), rdb, Options{Namespace: redistest.Namespace(t), Instrument: func(rdb redis.UniversalClient) error {
 		clients++
 		rdb.AddHook(ours)
 		return nil

@@ -509,7 +509,7 @@ func TestHoldsSurviveASentinelFailover(t *testing.T) {
 	})
 
 	t.Run("the master is killed", func(t *testing.T) {
-		const lease = 15 * time.Second // it outlives an outage of 6.9 s
+		const lease = 30 * time.Second // it outlives a long outage
 		o := locks.Options{Namespace: "killed", Lease: lease, Grace: lease}
 		f := newFleet(t, rdb, o, 2)
 		f.holdAll()

@@ -102,7 +102,7 @@ func TestCrashDelayIsOnlyForCrashes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const delay = 1500 * time.Millisecond
+	const delay = 6 * time.Second
 	release(t, acquire(t, dying, locks.Exclusive("orderly"), locks.CrashDelay(delay)))
 	release(t, acquireAtOnce(t, c, locks.Exclusive("orderly")))
 
@@ -119,7 +119,8 @@ func TestCrashDelayIsOnlyForCrashes(t *testing.T) {
 		return records[0].Resting
 	})
 	release(t, acquire(t, c, locks.Exclusive("a")))
-	if took := time.Since(ended); took < delay {
+	// the end may be noticed late
+	if took := time.Since(ended); took < delay-2*time.Second {
 		t.Errorf("granted %s after the work had ended, want the crash delay of %s", took, delay)
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)

@@ -191,6 +191,8 @@ func linearHistory(t *testing.T, clients []*locks.Client, seed uint64, calls int
 					held = append(held, hold)
 				case errors.As(err, &busy) && tries:
 					note(i, asked{items: items, tries: true}, from, came{inWay: busy.Hold})
+				case tries && strings.Contains(err.Error(), "no reply within"):
+					// On a busy machine, the last reply may be late. The request has no effect that lasts.
 				default:
 					fault(err)
 				}

@@ -76,8 +76,8 @@ func TestWorkFollowsTheMasterThatSentinelNames(t *testing.T) {
 		"orderly failover":               {failover, 0, 10 * time.Second, true, ""},
 		"master that clients reach":      {strand, 0, 10 * time.Second, true, ""},
 		"crash":                          {kill, 0, 6 * time.Second, false, ""},
-		"orderly failover, min-replicas": {failover, 1, 15 * time.Second, true, ""},
-		"reachable master, min-replicas": {strand, 1, 15 * time.Second, true, ""},
+		"orderly failover, min-replicas": {failover, 1, 30 * time.Second, true, ""},
+		"reachable master, min-replicas": {strand, 1, 30 * time.Second, true, ""},
 		"crash, min-replicas":            {kill, 1, 6 * time.Second, false, ""},
 		"orderly failover, limited user": {failover, 0, 10 * time.Second, true, "app"},
 	} {

@@ -672,7 +672,8 @@ func TestNoTwoHoldersAtATime(t *testing.T) {
 				if err != nil {
 					busy.Add(1)
 					cancel()
-					if !errors.Is(err, ErrBusy) && !errors.Is(err, context.Canceled) {
+					// on a busy machine, the last reply may be late
+					if !errors.Is(err, ErrBusy) && !errors.Is(err, context.Canceled) && !strings.Contains(err.Error(), "no reply within") {
 						t.Error(err)
 					}
 					continue

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -343,9 +344,18 @@ func TestDeadlineEndsACommandBeforeItsContext(t *testing.T) {
 	t.Parallel()
 	f := newForest(t)
 	attempt, _ := f.attempt(tree + "wait")
-	deadline := bootclock.Now() + 1500*time.Millisecond
-	attempt.KillBy = func() time.Duration { return deadline }
-	err := newExecutor(0).Execute(t.Context(), attempt)
+	var killBy atomic.Int64 // 0: never
+	attempt.KillBy = func() time.Duration {
+		if at := killBy.Load(); at != 0 {
+			return time.Duration(at)
+		}
+		return never()
+	}
+	result := execute(t, t.Context(), newExecutor(0), attempt)
+	f.grown(t)
+	deadline := bootclock.Now() + 2*time.Second
+	killBy.Store(int64(deadline))
+	err := wait(t, result)
 	if now := bootclock.Now(); now < deadline || now > deadline+5*time.Second {
 		t.Errorf("ended %v after the deadline", now-deadline)
 	}
@@ -357,8 +367,8 @@ func TestDeadlineEndsACommandBeforeItsContext(t *testing.T) {
 
 func TestMovedDeadlineKeepsTheCommandAlive(t *testing.T) {
 	t.Parallel()
-	attempt, output := attemptOf("sh", "-c", "sleep 2; echo end")
-	attempt.KillBy = func() time.Duration { return bootclock.Now() + time.Second }
+	attempt, output := attemptOf("sh", "-c", "sleep 5; echo end")
+	attempt.KillBy = func() time.Duration { return bootclock.Now() + 4*time.Second }
 	if err := newExecutor(0).Execute(t.Context(), attempt); err != nil || output.String() != "end\n" {
 		t.Errorf("got %v and %q, want the command to end by itself", err, output)
 	}

@@ -21,7 +21,7 @@ func TestMain(m *testing.M) {
 }
 
 // patient is a bound that only a broken test reaches.
-const patient = 30 * time.Second
+const patient = 2 * time.Minute
 
 func within(t testing.TB) context.Context {
 	t.Helper()

@@ -83,7 +83,7 @@ func TestARunOfAPausedQueueIsOfferedNothingUntilItIsResumed(t *testing.T) {
 // not counting the time in which its queue was paused.
 func TestPauseStopsTheClockOfAWait(t *testing.T) {
 	each(t, func(f *fixture) {
-		const patience, pause = 300 * time.Millisecond, 600 * time.Millisecond
+		const patience, pause = 3 * time.Second, 4 * time.Second
 		w := f.session("w")
 		if _, err := w.TryAcquire(f.Context(), locks.Exclusive("bill")); err != nil {
 			f.Fatal(err)
@@ -110,11 +110,11 @@ func TestPauseStopsTheClockOfAWait(t *testing.T) {
 		if err := f.QueuePaused(f.Context(), job.Queue); err != nil {
 			f.Fatal(err)
 		}
-		for time.Since(began) < pause { // the clock is under test
+		for paused := time.Now(); time.Since(paused) < pause; { // the clock is under test
 			if state := expire(); state != ledger.StateWaiting {
 				f.Fatalf("the run is %s %s after it began to wait, while its queue is paused", state, time.Since(began))
 			}
-			time.Sleep(20 * time.Millisecond)
+			time.Sleep(100 * time.Millisecond)
 		}
 		if _, err := f.QueueResumed(f.Context(), job.Queue); err != nil {
 			f.Fatal(err)
@@ -125,7 +125,7 @@ func TestPauseStopsTheClockOfAWait(t *testing.T) {
 			}
 			time.Sleep(20 * time.Millisecond)
 		}
-		if took := time.Since(began); took < patience+pause-100*time.Millisecond {
+		if took := time.Since(began); took < patience+pause-50*time.Millisecond {
 			f.Errorf("the wait ended after %s, want at least %s beside a pause of %s", took, patience, pause)
 		}
 		if state := expire(); state != ledger.StateFailed {

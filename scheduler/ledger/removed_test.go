@@ -614,6 +614,7 @@ func TestTimeInAPausedQueueDoesNotCountAfterAMove(t *testing.T) {
 func TestLongArgumentsCostFewCalls(t *testing.T) {
 	t.Parallel()
 	f := alone(t)
+	f.lease = 10 * time.Minute // no renewal is counted
 	web := f.session("w")
 	f.carries("config", f.job, ledger.StandingActive)
 	payload := []byte(`"` + strings.Repeat("x", 100<<10) + `"`)

@@ -198,7 +198,7 @@ func TestADefinitionThatIsLeftGivesWaySoon(t *testing.T) {
 			}
 		}
 		poll(leaves)
-		leave(time.Second)
+		leave(5 * time.Second)
 		// not before its worker could have been started again
 		f.carries("config", v[0], ledger.StandingDrifted)
 		standing := func() ledger.Standing {

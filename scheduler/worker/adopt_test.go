@@ -142,9 +142,12 @@ func TestAdoptedRunWithoutASlotGoesToAnotherWorker(t *testing.T) {
 	f.job("settle", func(_ context.Context, r *jobs.Run[struct{}]) error { settled <- r.Worker(); return nil })
 	one := func(o *worker.Options) { o.Concurrency = 1 }
 	w := f.start(one)
-	f.send("settle", "{}")
-	busy := receive(t, settled)
-	f.await("the worker to fetch ahead", func() bool { return w.Ahead() == 1 })
+	var busy string
+	f.await("the worker to fetch ahead", func() bool { // on a busy machine, not each attempt is brief
+		f.send("settle", "{}")
+		busy = receive(t, settled)
+		return w.Ahead() == 1
+	})
 	f.send("long", "{}")
 	for range 10 {
 		f.send("settle", "{}")
@@ -310,8 +313,7 @@ func TestLostAckMakesNoSecondRun(t *testing.T) {
 func TestOptionsOfAPlainClientDoNotBindTheRun(t *testing.T) {
 	f := newFleet(t)
 	const timeout = time.Second
-	// a worker on a busy machine adopts all of them before that
-	deadline := time.Now().Add(5 * time.Second)
+	var deadline time.Time
 	var d done
 	f.job("settle", func(ctx context.Context, r *jobs.Run[struct{}]) error {
 		timer := time.NewTimer(max(timeout, time.Until(deadline)) + timeout/5)
@@ -324,6 +326,7 @@ func TestOptionsOfAPlainClientDoNotBindTheRun(t *testing.T) {
 		return d.handle(ctx, r)
 	})
 	f.start(func(o *worker.Options) { o.Concurrency = 8 })
+	deadline = time.Now().Add(15 * time.Second) // a worker on a busy machine adopts all of them before that
 	sets := [][]asynq.Option{
 		{asynq.Timeout(timeout)}, {asynq.MaxRetry(0)}, {asynq.Retention(time.Minute)}, {asynq.Unique(time.Minute)},
 		{asynq.ProcessIn(50 * time.Millisecond)}, {asynq.Deadline(deadline)},

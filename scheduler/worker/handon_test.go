@@ -95,20 +95,31 @@ func hotBill(t *testing.T, takes time.Duration) {
 	}
 	released := time.Now()
 	close(queued)
-	f.await("all runs to end", func() bool {
+	for ended := false; !ended; time.Sleep(10 * time.Millisecond) {
+		if time.Since(released) > 3*time.Minute {
+			t.Fatal("the backlog did not end in time")
+		}
 		mu.Lock()
-		defer mu.Unlock()
-		return len(bill) == waits && len(others) == backlog
-	})
+		ended = len(bill) == waits && len(others) == backlog
+		mu.Unlock()
+	}
 
 	slices.SortFunc(bill, func(a, b began) int { return a.from.Compare(b.from) })
 	var gaps []time.Duration
+	var passed []int // how many others began in each gap
 	for i, one := range bill {
 		if want := jobs.RunID(fmt.Sprintf("settle#%02d", i)); one.run != want {
 			t.Errorf("run %d of the bill is %s, want %s", i+1, one.run, want)
 		}
 		if i > 0 {
 			gaps = append(gaps, one.from.Sub(bill[i-1].upto))
+			n := 0
+			for _, other := range others {
+				if other.from.After(bill[i-1].upto) && other.from.Before(one.from) {
+					n++
+				}
+			}
+			passed = append(passed, n)
 		}
 	}
 	left := 0 // of the backlog when the last run of the bill began
@@ -118,11 +129,13 @@ func hotBill(t *testing.T, takes time.Duration) {
 		}
 	}
 	slices.Sort(gaps)
-	t.Logf("the first run began %s after the release; the bill was idle for %s at most, %s in the median; %d of %d others began after the last one",
-		bill[0].from.Sub(released), gaps[len(gaps)-1], gaps[len(gaps)/2], left, backlog)
-	// A gap is two round trips. Some are longer on a machine that starves the process for a moment.
-	if p95 := gaps[len(gaps)*95/100-1]; p95 > 100*time.Millisecond {
-		t.Errorf("the bill was idle for %s between two of its runs, want at most 100ms: %s", p95, gaps)
+	slices.Sort(passed)
+	t.Logf("the first run began %s after the release; the bill was idle for %s at most, %s in the median; up to %d others began meanwhile; %d of %d began after the last one",
+		bill[0].from.Sub(released), gaps[len(gaps)-1], gaps[len(gaps)/2], passed[len(passed)-1], left, backlog)
+	// A gap is two round trips. A machine that starves the process makes some longer, but others do not
+	// pass meanwhile.
+	if n := passed[len(passed)*95/100-1]; n > backlog/waits {
+		t.Errorf("%d others began while the bill was idle between two of its runs, want a few: %d, %s", n, passed, gaps)
 	}
 	if left == 0 {
 		t.Error("the runs of the bill ended with the backlog, although they were due before all of it")

@@ -35,16 +35,21 @@ func TestATickReplacesTheRunBeforeIt(t *testing.T) {
 		}
 	}
 	var canceled []*ledger.Record
-	f.await("two runs to be recorded as replaced", func() bool {
+	f.await("two runs to be recorded as replaced while they ran", func() bool {
 		history, err := f.ledger.History(t.Context(), job.Name, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
 		canceled = history
-		return len(history) >= 2
+		ran := 0
+		for _, record := range history {
+			ran += len(record.Attempts)
+		}
+		return ran >= 2
 	})
 	for _, record := range canceled {
-		if record.State != ledger.StateCanceled || len(record.Attempts) != 1 || record.Fails != 0 {
+		// on a busy machine, the next tick may replace one that has not begun
+		if record.State != ledger.StateCanceled || len(record.Attempts) > 1 || record.Fails != 0 {
 			t.Errorf("%+v, want it canceled in its only attempt, and no failure counted", record)
 		}
 	}
@@ -96,7 +101,7 @@ func TestACanceledRunIsStoppedWhenAnEarlierAttemptOfItHasEndedHere(t *testing.T)
 	id := f.enqueue(job, "x")
 	<-began
 	exp := "{" + f.namespace + "}:exp"
-	if err := f.rdb.ZAddXX(t.Context(), exp, redis.Z{Score: 1, Member: "s" + string(w.ID())}).Err(); err != nil {
+	if err := f.rdb.ZAddXX(t.Context(), exp, redis.Z{Score: 1, Member: "s" + string(f.session(w))}).Err(); err != nil {
 		t.Fatal(err)
 	}
 	if n := <-began; n != 2 {
@@ -137,7 +142,7 @@ func TestAWorkerConfirmsThatItSurvivedALostLease(t *testing.T) {
 	for range runs {
 		<-began
 	}
-	old := w.ID()
+	old := f.session(w)
 	f.start(calm) // it may take over the runs
 	exp := "{" + f.namespace + "}:exp"
 	if err := f.rdb.ZAddXX(t.Context(), exp, redis.Z{Score: 1, Member: "s" + string(old)}).Err(); err != nil {
@@ -172,7 +177,7 @@ func TestAWorkerThatIsAskedToDrainsAndEnds(t *testing.T) {
 	w := f.start()
 	id := f.enqueue(job, "x")
 	<-began
-	if _, err := f.ledger.Drain(t.Context(), w.ID(), ledger.Act{Who: "ann"}); err != nil {
+	if _, err := f.ledger.Drain(t.Context(), f.session(w), ledger.Act{Who: "ann"}); err != nil {
 		t.Fatal(err)
 	}
 	f.await("the drain", func() bool { return w.Unready() != nil })

@@ -35,9 +35,9 @@ func (p *pushes) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proce
 	return func(ctx context.Context, commands []redis.Cmder) error {
 		n := 0
 		for _, command := range commands {
-			args := command.Args() // evalsha, digest, number of keys, key of the task
-			if len(args) > 3 && strings.HasPrefix(fmt.Sprint(args[3]), "asynq:{"+p.queue+"}:t:") {
-				n++
+			// evalsha, digest, number of keys: two of the queue, and one for each task
+			if args := command.Args(); len(args) > 3 && queue.ScriptNames()[fmt.Sprint(args[1])] == "push" && strings.Contains(fmt.Sprint(args[3]), "{"+p.queue+"}") {
+				n += args[2].(int) - 2
 			}
 		}
 		if n > 0 {
@@ -165,6 +165,9 @@ func testDueAtOnce(t *testing.T, runs int, takes time.Duration) {
 	if n := repeated.Load(); n > 0 {
 		t.Errorf("%d deliveries were repeated, want none", n)
 	}
+	if n := pushed.n.Load(); n < int64(runs) {
+		t.Errorf("%d deliveries were seen for %d runs: nothing was tested", n, runs)
+	}
 }
 
 // quiet keeps the lines of single attempts out of the output.
@@ -229,7 +232,7 @@ func TestWhatAKilledWorkerHadFetchedIsPushedAgainWhenItsSessionEnds(t *testing.T
 	dying, dies := f.killedByItsFirstClaim()
 	f.start(func(o *worker.Options) { o.Queues, o.Locks.Name = map[string]int{f.queue + "-other": 1}, "survivor" })
 	victim := f.start(dies, quiet, func(o *worker.Options) { o.Locks.Name = "victim" })
-	id := victim.ID()
+	id := f.session(victim)
 	for _, one := range asked {
 		f.pushAndConfirm(one.Due[0])
 		if err := f.rdb.ZAddXX(t.Context(), "{"+f.namespace+"}:sent",
@@ -243,8 +246,8 @@ func TestWhatAKilledWorkerHadFetchedIsPushedAgainWhenItsSessionEnds(t *testing.T
 	if err := f.ledger.Space().EndSession(t.Context(), id); err != nil {
 		t.Fatal(err)
 	}
-	const bound = 5 * time.Second
-	for f.pending() != runs {
+	const bound = patience
+	for f.pending() < runs {
 		if time.Since(ended) > bound {
 			t.Fatalf("%d deliveries are in the queue %v after the session has ended, and %d were left there: want %d", f.pending(), bound, left, runs)
 		}
@@ -352,7 +355,7 @@ func TestManyLostDeliveriesAreRepeatedInBatches(t *testing.T) {
 	}
 	began := time.Now()
 	f.start(quiet, func(o *worker.Options) { o.Concurrency = 16 })
-	const bound = time.Minute
+	const bound = 5 * time.Minute // a busy machine is slow, a livelock never ends
 	for n.Load() < runs {
 		if time.Since(began) > bound {
 			t.Fatalf("%d of %d runs whose deliveries were lost have run after %v", n.Load(), runs, bound)

@@ -16,9 +16,10 @@ import (
 // cutOff has a worker with its own way to Redis, which can be cut.
 type cutOff struct {
 	*fleet
-	worker *running
-	proxy  *redistest.Proxy
-	digest string // of the config that it carries
+	worker  *running
+	proxy   *redistest.Proxy
+	digest  string          // of the config that it carries
+	session locks.SessionID // its session before it was cut off
 }
 
 // startCutOff starts a worker with the jobs of the fleet and cuts it off.
@@ -26,6 +27,7 @@ func startCutOff(t *testing.T, f *fleet, server *redistest.Server) *cutOff {
 	t.Helper()
 	c := &cutOff{fleet: f, proxy: server.Proxy(t)}
 	c.worker = f.start(func(o *worker.Options) { o.Redis, o.Locks.Lease = c.proxy.Client(t), 2*time.Second })
+	c.session = f.session(c.worker)
 	var err error
 	if c.digest, _, err = ledger.Digest(f.jobs); err != nil {
 		t.Fatal(err)
@@ -35,14 +37,14 @@ func startCutOff(t *testing.T, f *fleet, server *redistest.Server) *cutOff {
 }
 
 // vanishes makes the worker appear to have been away for so long that its definitions give way.
-func (c *cutOff) vanishes(session locks.SessionID) {
+func (c *cutOff) vanishes() {
 	c.Helper()
 	c.await("the session to end", func() bool {
 		sessions, _, err := c.ledger.Space().Sessions(c.Context())
 		if err != nil {
 			c.Fatal(err)
 		}
-		return !slices.ContainsFunc(sessions, func(s locks.SessionRecord) bool { return s.ID == session })
+		return !slices.ContainsFunc(sessions, func(s locks.SessionRecord) bool { return s.ID == c.session })
 	})
 	gone := time.Now().Add(-ledger.GoneAfter - time.Second).UnixMilli()
 	if err := c.rdb.HSet(c.Context(), c.key("ledger"), "config:"+c.digest, gone).Err(); err != nil {
@@ -92,9 +94,8 @@ func (f *fleet) active(job string) string {
 // definition, which dropped the older one.
 type rollout struct {
 	*cutOff
-	session locks.SessionID // of the worker that is cut off
-	newer   *running
-	jobs    []*jobs.Job // with the older definition
+	newer *running
+	jobs  []*jobs.Job // with the older definition
 }
 
 // startRollout starts both workers.
@@ -105,16 +106,15 @@ func startRollout(t *testing.T) *rollout {
 	job, other := f.everySecond("j"), f.everySecond("other")
 	f.jobs = []*jobs.Job{job}
 	older := startCutOff(t, f, server)
-	session := older.worker.ID()
 	newer := *job
 	newer.Description = "newer"
 	w := f.start(func(o *worker.Options) { o.Jobs = []*jobs.Job{&newer} })
-	older.vanishes(session)
+	older.vanishes()
 	// A reload registers the definition again, which drops the older one.
 	if err := w.SetJobs(t.Context(), []*jobs.Job{&newer, other}, nil, "two"); err != nil {
 		t.Fatal(err)
 	}
-	r := &rollout{cutOff: older, session: session, newer: w, jobs: []*jobs.Job{job, other}}
+	r := &rollout{cutOff: older, newer: w, jobs: []*jobs.Job{job, other}}
 	f.await("the older definition to be dropped", func() bool { return !r.registered() })
 	return r
 }

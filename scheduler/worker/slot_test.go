@@ -107,10 +107,9 @@ func TestCrashAfterASlotWasGivenAwayLosesNothing(t *testing.T) {
 			hook := &killedAtAFinish{killed: dying, of: "settle#1", after: second, recorded: recorded}
 			w := f.start(dies, func(o *worker.Options) {
 				o.Concurrency, o.Hook = 1, hook
-				// it is dead by then
-				o.DrainTimeout, o.Locks.Lease = 100*time.Millisecond, 2*time.Second
+				o.DrainTimeout = 100 * time.Millisecond // it is dead by then
 			})
-			id := w.ID()
+			id := f.session(w)
 			victim.Store((*string)(&id))
 			f.enqueue(settle, "1")
 			f.enqueue(other, "1")
@@ -263,8 +262,12 @@ func TestDeliveryFetchedAheadOfItsSlotTakesNoLock(t *testing.T) {
 		func(j *jobs.Job) { j.Lock.Exclusive = []string{"bill:1"} })
 	one := func(o *worker.Options) { o.Concurrency = 1 }
 	w := f.start(one)
-	f.awaitState(f.enqueue(f.jobs[0], "1"), ledger.StateSucceeded)
-	f.await("the worker to fetch ahead", func() bool { return w.Ahead() == 1 })
+	tries := 0 // on a busy machine, not each attempt is brief
+	f.await("the worker to fetch ahead", func() bool {
+		tries++
+		f.awaitState(f.enqueue(f.jobs[0], fmt.Sprint(tries)), ledger.StateSucceeded)
+		return w.Ahead() == 1
+	})
 	due := []ledger.Due{f.ask(1, ledger.Request{Job: f.jobs[1], Trigger: ledger.TriggerEnqueue})[0].Due[0]}
 	for _, asked := range f.ask(cap(settled), ledger.Request{Job: f.jobs[2], Trigger: ledger.TriggerEnqueue}) {
 		due = append(due, asked.Due[0])

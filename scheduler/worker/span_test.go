@@ -293,7 +293,9 @@ func TestWithoutAnExporterTheContextOfTheRequesterIsPassedOn(t *testing.T) {
 	if c := <-got; c != requester {
 		t.Errorf("passed on %+v, want %+v", c, requester)
 	}
-	f.await("a line with the trace", func() bool { return strings.Contains(log.String(), "trace_id="+requester.TraceID()) })
+	f.await("a line of the beginning and one of the end, with the trace", func() bool {
+		return strings.Count(log.String(), "trace_id="+requester.TraceID()) >= 2
+	})
 	before := len(log.String())
 	f.awaitState(f.enqueue(job, "y"), ledger.StateSucceeded)
 	if c := <-got; c != (trace.Context{}) {

@@ -49,20 +49,21 @@ func TestAnAttemptThatIgnoresItsTimeoutShowsAsStuck(t *testing.T) {
 		return ctx.Err()
 	}, func(j *jobs.Job) { j.Timeout, j.Retry.Max = 50*time.Millisecond, 0 })
 	var stuck counts
-	w := f.start(func(o *worker.Options) { o.OnStuck = stuck.add })
+	w := f.start(func(o *worker.Options) { o.OnStuck, o.Locks.Lease = stuck.add, 15*time.Second })
 	f.awaitState(f.enqueue(punctual, "x"), ledger.StateFailed)
 	run := f.enqueue(job, "x")
 	<-began
 	f.await("the card to show the stuck attempt", func() bool { return len(f.card(w.ID()).Stuck) == 1 })
+	session := f.session(w)
 	record := f.awaitState(run, ledger.StateRunning)
-	got, last := f.card(w.ID()).Stuck[0], record.Last()
+	got, last := f.card(session).Stuck[0], record.Last()
 	if got.Run != run || got.Token != last.Token || got.Because != jobs.ErrTimeout.Error() {
 		t.Errorf("%+v is stuck, want the attempt %+v, for its timeout", got, last)
 	}
 	if late := got.Since.Sub(last.Started); late < job.Timeout || late > patience {
 		t.Errorf("stuck since %s after the start, want at least the timeout of %s", late, job.Timeout)
 	}
-	if busy := f.card(w.ID()).Busy; busy != 1 {
+	if busy := f.card(session).Busy; busy != 1 {
 		t.Errorf("%d slots are busy, want that of the stuck attempt", busy)
 	}
 	close(end)
@@ -118,7 +119,7 @@ func TestADrainDoesNotWaitForAHandlerThatIgnoresItsContext(t *testing.T) {
 		return ctx.Err()
 	})
 	w := f.worker(worker.Options{
-		Redis: f.rdb, Locks: locks.Options{Namespace: f.namespace, Name: "w", Lease: 4 * time.Second}, Concurrency: 4, DrainTimeout: 10 * time.Millisecond,
+		Redis: f.rdb, Locks: locks.Options{Namespace: f.namespace, Name: "w", Lease: 15 * time.Second}, Concurrency: 4, DrainTimeout: 10 * time.Millisecond,
 		Queues: map[string]int{f.queue: 1}, Jobs: f.jobs, Expand: expandNothing, Executors: map[string]jobs.Executor{"handler": f.handlers},
 	})
 	ctx, cancel := context.WithCancel(t.Context())
