@@ -250,16 +250,20 @@ func (f *fleet) takenOver(run, first string, from time.Time) time.Duration {
 	return got.Attempts[1].Started.Sub(from)
 }
 
-// leaseDecides is what a parent reports that leaves the end of a session to its lease. On a busy
-// machine, one that stalls does so.
-const leaseDecides = "pass on when"
-
-// soonAfter checks that a death had its effect soon, not at the end of a lease of a minute.
-func soonAfter(t *testing.T, parent *process, took time.Duration) {
-	t.Helper()
-	if took > 20*time.Second && !strings.Contains(parent.stderr.String(), leaseDecides) {
-		t.Errorf("it took %s; want at once, not at the end of the lease", took)
+// soon tries a death until it has its effect at once, and not at the end of a lease of a minute:
+// a parent that stalls may leave that to the lease, but not each time. try makes a run with this id
+// and kills the child that runs it. It returns how long the effect took.
+func (f *fleet) soon(try func(id string) time.Duration) {
+	f.t.Helper()
+	var all []time.Duration
+	for i := range 3 {
+		took := try(fmt.Sprint("soon-", i))
+		if took < 20*time.Second {
+			return
+		}
+		all = append(all, took)
 	}
+	f.t.Errorf("it took %s; want at once, not at the end of the lease", all)
 }
 
 // healed ends an outage. It checks that the run then moves on and that nothing overlaps.
@@ -283,7 +287,7 @@ func (f *fleet) checkOverlap() {
 
 const anyLock = `{exclusive: [desk]}`
 
-// long is a lease that outlasts every test.
+// long is a lease that no test waits for.
 const long = "LOCKSTEP_LOCKS__LEASE=60s"
 
 func TestRunOfAKilledChildContinuesElsewhere(t *testing.T) {
@@ -296,15 +300,17 @@ jobs:
 `, long)
 	f.startAll(3)
 	for _, job := range []string{"before", "during", "after"} {
-		run := f.enqueue(job, "x")
-		command := f.held(run)
-		worker, _ := f.runner(run)
-		took := f.takenOver(run, crashed, worker.killChild())
-		t.Logf("killed %s its effect: the next attempt began after %s", job, took)
-		soonAfter(t, worker, took)
-		if goesOn(command) {
-			t.Errorf("killed %s its effect: the command continues", job)
-		}
+		f.soon(func(id string) time.Duration {
+			run := f.enqueue(job, id)
+			command := f.held(run)
+			worker, _ := f.runner(run)
+			took := f.takenOver(run, crashed, worker.killChild())
+			t.Logf("killed %s its effect: the next attempt began after %s", job, took)
+			if goesOn(command) {
+				t.Errorf("killed %s its effect: the command continues", job)
+			}
+			return took
+		})
 	}
 	f.checkOverlap()
 }
@@ -319,14 +325,17 @@ jobs:
   during: {command: HOLD, lock: {exclusive: ["bill:1"], crash_delay: `+delay.String()+`}}
 `, long)
 	f.startAll(2)
-	run := f.enqueue("during", "x")
-	f.held(run)
-	worker, _ := f.runner(run)
-	took := f.takenOver(run, crashed, worker.killChild())
-	t.Logf("with a crash delay of %s the next attempt began after %s", delay, took)
-	if took < delay-time.Second/2 {
-		t.Errorf("the next attempt began after %s, want the crash delay of %s", took, delay)
-	}
+	f.soon(func(id string) time.Duration {
+		run := f.enqueue("during", id)
+		f.held(run)
+		worker, _ := f.runner(run)
+		took := f.takenOver(run, crashed, worker.killChild())
+		t.Logf("with a crash delay of %s the next attempt began after %s", delay, took)
+		if took < delay-time.Second/2 {
+			t.Errorf("the next attempt began after %s, want the crash delay of %s", took, delay)
+		}
+		return took
+	})
 	f.checkOverlap()
 }
 
@@ -334,16 +343,19 @@ func TestAbandonedRunIsLostAtOnce(t *testing.T) {
 	t.Parallel()
 	f, _ := newPack(t, `jobs: {once: {command: HOLD, env: {AT: during}, on_crash: abandon}}`, long)
 	f.startAll(2)
-	run := f.enqueue("once", "x")
-	f.held(run)
-	worker, _ := f.runner(run)
-	killed := worker.killChild()
-	got := f.await(run, "lost")
-	t.Logf("it was lost within %s", time.Since(killed))
-	soonAfter(t, worker, time.Since(killed))
-	if len(got.Attempts) != 1 || got.Crashes != 1 {
-		t.Errorf("%+v, want one attempt", got)
-	}
+	f.soon(func(id string) time.Duration {
+		run := f.enqueue("once", id)
+		f.held(run)
+		worker, _ := f.runner(run)
+		killed := worker.killChild()
+		got := f.await(run, "lost")
+		took := time.Since(killed)
+		t.Logf("it was lost within %s", took)
+		if len(got.Attempts) != 1 || got.Crashes != 1 {
+			t.Errorf("%+v, want one attempt", got)
+		}
+		return took
+	})
 	f.drain()
 }
 
@@ -379,6 +391,9 @@ jobs:
   during: {command: HOLD}
 `, long)
 	f.startAll(3)
+	// On a busy machine, a stalled parent leaves the end of a session to the lease, and reports
+	// that.
+	const leaseDecides = "pass on when"
 	var took []time.Duration
 	byLease := 0
 	for i := range kills {
@@ -418,11 +433,13 @@ func TestLoneWorkerHeals(t *testing.T) {
 	t.Parallel()
 	f, _ := newPack(t, `jobs: {during: {command: HOLD}}`, long)
 	f.startAll(1)
-	run := f.enqueue("during", "x")
-	f.held(run)
-	took := f.takenOver(run, crashed, f.workers[0].killChild())
-	t.Logf("the next child began the next attempt after %s", took)
-	soonAfter(t, f.workers[0], took)
+	f.soon(func(id string) time.Duration {
+		run := f.enqueue("during", id)
+		f.held(run)
+		took := f.takenOver(run, crashed, f.workers[0].killChild())
+		t.Logf("the next child began the next attempt after %s", took)
+		return took
+	})
 	f.checkOverlap()
 	f.drain()
 }
@@ -594,11 +611,8 @@ func TestFiveCrashesInAMinuteEndTheParent(t *testing.T) {
 	f, _ := newPack(t, `jobs: {a: {command: ["true"]}}`, long)
 	f.startAll(1)
 	worker := f.workers[0]
-	last := 0
-	for range maxCrashes {
-		// it counts as a crash whether or not it works yet
-		eventually(t, 30*time.Second, "another child", func() bool { child := worker.worker(); return child != 0 && child != last })
-		last = worker.worker()
+	for i := range maxCrashes {
+		eventually(t, 30*time.Second, "another child works", func() bool { return strings.Count(worker.stderr.String(), "worker is ready") == i+1 })
 		worker.killChild()
 	}
 	if got := worker.code(20 * time.Second); got != exitFailed {
@@ -674,21 +688,23 @@ worker: {drain_timeout: 5m}
 jobs: {during: {command: HOLD}}
 `, long)
 	f.startAll(1)
-	run := f.enqueue("during", "x")
-	f.held(run)
-	worker := f.workers[0]
-	worker.signal(syscall.SIGTERM)
-	eventually(t, 30*time.Second, "it drains", func() bool {
-		up := ask[[]workerJSON](t, f.env, "worker", "ls")
-		return len(up) == 1 && up[0].State == "draining"
+	f.soon(func(id string) time.Duration {
+		run := f.enqueue("during", id)
+		f.held(run)
+		worker := f.workers[0]
+		worker.signal(syscall.SIGTERM)
+		eventually(t, 30*time.Second, "it drains", func() bool {
+			up := ask[[]workerJSON](t, f.env, "worker", "ls")
+			return len(up) == 1 && up[0].State == "draining"
+		})
+		killed := worker.killChild()
+		if got := worker.code(30 * time.Second); got != exitFailed || !strings.Contains(worker.stderr.String(), "crashed during its drain") {
+			t.Errorf("exit code %d, %s; want %d and why", got, tail(worker.stderr.String()), exitFailed)
+		}
+		f.workers = nil
+		f.startAll(1)
+		return f.takenOver(run, crashed, killed)
 	})
-	killed := worker.killChild()
-	if got := worker.code(20 * time.Second); got != exitFailed || !strings.Contains(worker.stderr.String(), "crashed during its drain") {
-		t.Errorf("exit code %d, %s; want %d and why", got, tail(worker.stderr.String()), exitFailed)
-	}
-	f.workers = nil
-	f.startAll(1)
-	soonAfter(t, worker, f.takenOver(run, crashed, killed))
 }
 
 // TestCrashDuringAnOutageHeals: until Redis is back, the parent can neither report the death nor

@@ -567,7 +567,7 @@ func TestFaultWallClockIsStepped(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const lease = 10 * time.Second
+	const lease = 6 * time.Second
 	f, _ := newPack(t, `jobs: {during: {command: HOLD}}`, "LOCKSTEP_LOCKS__LEASE="+lease.String())
 	worker := launchProgram(t, program, append(slices.Clone(f.env), "LOCKSTEP_TEST_CLOCK=0"), "start")
 	f.workers = append(f.workers, worker)
@@ -836,8 +836,8 @@ jobs:
 	ahead := last.Attempts[0].Started.Sub(spans[len(spans)-1].done)
 	t.Logf("behind %d runs, the bill was idle for %s at most, %s in the median; it was settled %s before the last of the others began",
 		behind, gaps[len(gaps)-1], gaps[len(gaps)/2], ahead)
-	// A machine that starves the processes makes some longer. Behind the backlog, they would take many
-	// seconds.
+	// A machine that starves the processes makes some longer. Behind the backlog, they would take
+	// many seconds.
 	if p50, p90 := gaps[len(gaps)/2], gaps[len(gaps)*9/10-1]; p50 > 100*time.Millisecond || p90 > time.Second {
 		t.Errorf("the bill was idle for %s (p50) and %s (p90) between two runs, want at most 100ms: %s", p50, p90, gaps)
 	}

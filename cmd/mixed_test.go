@@ -118,7 +118,7 @@ func TestFaultOneWorkerHasTheHandler(t *testing.T) {
 	for i := range n {
 		f.enqueue("bill", fmt.Sprint(i))
 	}
-	var slowest time.Duration
+	var delays []time.Duration
 	for i := range n {
 		id := fmt.Sprintf("bill#%d", i)
 		f.await(id, "succeeded")
@@ -126,11 +126,12 @@ func TestFaultOneWorkerHasTheHandler(t *testing.T) {
 		if len(run.Attempts) != 1 {
 			t.Errorf("%s has %d attempts, want 1", id, len(run.Attempts))
 		}
-		slowest = max(slowest, run.Attempts[0].Started.Sub(run.Created))
+		delays = append(delays, run.Attempts[0].Started.Sub(run.Created))
 	}
-	t.Logf("20 runs started at most %s after they were asked for", slowest)
-	if slowest > 20*time.Second {
-		t.Errorf("a run started %s after it was asked for, want about a second", slowest)
+	slices.Sort(delays)
+	t.Logf("%d runs started %s after they were asked for, in the median, and %s at most", n, delays[n/2], delays[n-1])
+	if delays[n/2] > 3*time.Second || delays[n-1] > 20*time.Second {
+		t.Errorf("runs started up to %s after they were asked for, want about a second: %s", delays[n-1], delays)
 	}
 }
 

@@ -69,7 +69,8 @@ func TestFaultManyTriggersChangeInOneDeploy(t *testing.T) {
 			}
 		}
 		t.Logf("the ticks of %s were %s late at most", job, worst)
-		if worst > 20*time.Second {
+		// ticks that wait for triggers are late by as much as these take
+		if worst > max(4*time.Second, took/2) {
 			t.Errorf("a tick of %s was decided %s late while triggers changed", job, worst)
 		}
 	}

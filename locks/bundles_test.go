@@ -66,8 +66,7 @@ func TestLargeBundleDoesNotStarve(t *testing.T) {
 	for i := range resources {
 		all = append(all, fmt.Sprint(i))
 	}
-	// shares returns how often the bundle and the small ones were held, until one of them has been for
-	// as often as enough says.
+	// shares returns how often the bundle and the small ones were held until that was enough.
 	shares := func(reserveAfter time.Duration, enough func(large, small int64) bool) (large, small int64) {
 		rdb, ns := redistest.Client(t), redistest.Namespace(t)
 		c := openClient(t, rdb, locks.Options{Namespace: ns, ReserveAfter: reserveAfter})

@@ -192,7 +192,7 @@ func linearHistory(t *testing.T, clients []*locks.Client, seed uint64, calls int
 				case errors.As(err, &busy) && tries:
 					note(i, asked{items: items, tries: true}, from, came{inWay: busy.Hold})
 				case tries && strings.Contains(err.Error(), "no reply within"):
-					// On a busy machine, the last reply may be late. The request has no effect that lasts.
+					// On a busy machine, the last reply may be late. Its grant is freed.
 				default:
 					fault(err)
 				}

@@ -37,7 +37,8 @@ func TestReentryAtRandomDepth(t *testing.T) {
 				})
 			}
 			grants, deadlocks, deep := 0, 0, 0
-			for began := time.Now(); (deadlocks == 0 || deep < 3) && time.Since(began) < patient; { // a busy machine needs longer
+			// A busy machine needs longer.
+			for began := time.Now(); (deadlocks == 0 || deep < 3) && time.Since(began) < patient; {
 				ctx, cancel := context.WithTimeout(t.Context(), span(3*time.Second))
 				actors.act(ctx)
 				cancel()

@@ -237,7 +237,8 @@ func runTarget(r *admin.Run) Target {
 
 // whyNot explains why a run does not run, or what its last attempt met.
 func whyNot(r *admin.Run) string {
-	tried := r.State.Facts().Index == ledger.IndexTime && len(r.Attempts) > 0 // the column WHEN has its time
+	// the column WHEN has the time for which it waits
+	tried := r.State.Facts().Index == ledger.IndexTime && len(r.Attempts) > 0
 	if r.WaitingFor != nil && !tried {
 		return r.WaitingFor.Text
 	}

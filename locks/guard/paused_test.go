@@ -36,7 +36,8 @@ func TestPausedHolderIsRefused(t *testing.T) {
 	open := func(rdb *redis.Client) *locks.Client {
 		var c *locks.Client
 		var err error
-		eventually(t, "a client opens", func() bool { // a busy machine may take longer than Open allows
+		// A busy machine may take longer than Open allows.
+		eventually(t, "a client opens", func() bool {
 			c, err = locks.Open(within(t), rdb, o)
 			return !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, os.ErrDeadlineExceeded)
 		})

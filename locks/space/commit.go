@@ -15,8 +15,12 @@ const Near = 700 * time.Microsecond
 // far away. Under load, one may take long even if it is near.
 const nearFor = 16
 
-// stalled is for how many times [Commit.Near] calls wait for one attempt.
-const stalled = 16
+// While Redis is near, calls wait for one attempt for stalled times [Commit.Near]. If it has not
+// returned by then, Redis counts as far away for farFor: the attempt may hang for much longer.
+const (
+	stalled = 16
+	farFor  = time.Second
+)
 
 // A Commit sends the calls of many goroutines (group commit). While few attempts are in flight, a
 // caller sends its own call at once: see [Commit.Enter]. Calls that arrive meanwhile are collected
@@ -38,6 +42,7 @@ type Commit[T any] struct {
 	mu       sync.Mutex
 	inFlight int       // attempts; guarded by mu
 	near     int       // how many more attempts that are not near change nothing; guarded by mu
+	far      time.Time // until then, Redis does not count as near; guarded by mu
 	began    time.Time // the last attempt; guarded by mu
 	watched  bool      // a look is planned, see watch; guarded by mu
 	queue    []T       // waits until one of these has returned; guarded by mu
@@ -149,10 +154,11 @@ func (c *Commit[T]) flights() int {
 func (c *Commit[T]) took(d time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if d < c.Near {
-		c.near = nearFor
-	} else {
+	switch {
+	case d >= c.Near:
 		c.near = max(0, c.near-1)
+	case !time.Now().Before(c.far):
+		c.near = nearFor
 	}
 }
 
@@ -169,19 +175,16 @@ func (c *Commit[T]) watch(ctx context.Context) {
 // near.
 func (c *Commit[T]) look(ctx context.Context) {
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.watched = false
-	begin := false
 	if c.near > 0 && len(c.queue) > 0 && time.Since(c.began) >= stalled*c.Near {
-		c.near = 0
-		if begin = c.inFlight < c.Flights; begin {
+		c.near, c.far = 0, time.Now().Add(farFor)
+		// The owner waits for the attempt in flight, which cannot end before this one has begun.
+		if c.inFlight < c.Flights && c.Spawn(func() { c.flush(ctx) }) {
 			c.inFlight++
 		}
 	}
 	c.watch(ctx)
-	c.mu.Unlock()
-	if begin {
-		c.Leave(ctx)
-	}
 }
 
 // Outstanding returns how many attempts are in flight, and how many calls wait for them.

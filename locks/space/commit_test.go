@@ -187,7 +187,8 @@ func TestOneAttemptIsInFlightWhileRedisIsNear(t *testing.T) {
 	})
 }
 
-// TestAnAttemptThatDoesNotReturnHoldsUpNoOthers lets the only attempt hang while Redis is near.
+// TestAnAttemptThatDoesNotReturnHoldsUpNoOthers lets the only attempt hang while Redis is near. Of
+// the calls after that, only the first ones wait for it.
 func TestAnAttemptThatDoesNotReturnHoldsUpNoOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, attempts := commits(3, 2)
@@ -200,13 +201,28 @@ func TestAnAttemptThatDoesNotReturnHoldsUpNoOthers(t *testing.T) {
 		}
 		c.Add(t.Context(), 1)
 		c.check(t, 1, 1)
-		time.Sleep(2 * stalled * c.Near)
+		time.Sleep(stalled * c.Near)
 		c.check(t, 2, 0)
 		if got := <-attempts; !slices.Equal(got, []int{1}) {
 			t.Errorf("got %v, want the call that waited", got)
 		}
 		c.check(t, 1, 0)
+		began := time.Now()
+		c.Add(t.Context(), 2)
+		if got := <-attempts; !slices.Equal(got, []int{2}) || !time.Now().Equal(began) {
+			t.Errorf("got %v after %s, want the next call at once", got, time.Since(began))
+		}
+		c.check(t, 1, 0)
+		time.Sleep(farFor)
+		c.Add(t.Context(), 3)
+		<-attempts
+		c.check(t, 1, 0)
+		c.Add(t.Context(), 4)
+		c.check(t, 1, 1) // Redis is near again
 		c.Leave(t.Context())
+		if got := <-attempts; !slices.Equal(got, []int{4}) {
+			t.Errorf("got %v, want the call that waited", got)
+		}
 		c.check(t, 0, 0)
 	})
 }

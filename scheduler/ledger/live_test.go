@@ -230,7 +230,8 @@ func TestAWorkerIsAskedOnceForManyClients(t *testing.T) {
 				asked++
 			}
 		}
-		if asked < 1 || asked > 2+int(time.Since(began)/(500*time.Millisecond)) { // again when half a second has passed
+		// again when half a second has passed
+		if asked < 1 || asked > 2+int(time.Since(began)/(500*time.Millisecond)) {
 			f.Errorf("its worker was asked %d times, want once", asked)
 		}
 	})

@@ -731,11 +731,30 @@ func TestAnEndIsAssertedWholeOrNotAtAll(t *testing.T) {
 	})
 }
 
-// TestEarlierAttemptsSurviveARewindBeforeTheLast rewinds Redis to between two attempts at a run, or
-// into the last one. Another worker, which has only heard of its end, asserts that first.
+// TestEarlierAttemptsSurviveARewindBeforeTheLast rewinds Redis to a moment before the end of the
+// last attempt at a run is recorded. Another worker, which has only heard of that end, asserts it
+// first.
 func TestEarlierAttemptsSurviveARewindBeforeTheLast(t *testing.T) {
-	for _, within := range []bool{false, true} {
-		t.Run(map[bool]string{true: "within", false: "before"}[within], func(t *testing.T) {
+	for name, between := range map[string]func(f *fixture, a *worker, last attempt, ended func()){
+		"within the last one": func(f *fixture, _ *worker, _ attempt, ended func()) {
+			f.mark()
+			ended()
+		},
+		"after its lease was lost, before its late success": func(f *fixture, a *worker, _ attempt, ended func()) {
+			f.loseLease(a.client)
+			f.mark()
+			ended()
+		},
+		"after its success, which is done once more": func(f *fixture, a *worker, last attempt, ended func()) {
+			ended()
+			if _, err := f.Reopen(f.Context(), ledger.Reopening{Run: last.Record.ID, Job: f.job, Any: true}); err != nil {
+				f.Fatal(err)
+			}
+			f.mark()
+		},
+		"before it": nil,
+	} {
+		t.Run(name, func(t *testing.T) {
 			each(t, func(f *fixture) {
 				f.job.Retry.Max = 3
 				a, b := f.worker("a"), f.worker("b")
@@ -744,19 +763,30 @@ func TestEarlierAttemptsSurviveARewindBeforeTheLast(t *testing.T) {
 					b.finish(b.claim(b.client, due, ledger.ClaimGranted), ledger.OutcomeRetry, ledger.FinishRecorded)
 					due = a.await()[0]
 				}
-				if !within {
+				if between == nil {
 					f.mark()
 				}
 				last := a.claim(a.client, due, ledger.ClaimGranted)
-				if within {
-					f.mark()
+				ended := func() {
+					a.finish(last, ledger.OutcomeSuccess, ledger.FinishRecorded)
+					b.hear()
 				}
-				a.finish(last, ledger.OutcomeSuccess, ledger.FinishRecorded)
-				b.hear()
+				if between == nil {
+					ended()
+				} else {
+					between(f, a, last, ended)
+				}
+				a.client = b.client // a session of its own may be over
 				f.rewind(a, b)
 				b.say()
 				a.say()
-				if got := f.wantState(due.Run, ledger.StateSucceeded); len(got.Attempts) != 3 {
+				got := f.wantState(due.Run, ledger.StateSucceeded)
+				for i, attempt := range got.Attempts {
+					if attempt.Number != i+1 {
+						t.Errorf("attempt %d has the number %d", i+1, attempt.Number)
+					}
+				}
+				if len(got.Attempts) != 3 || got.Last().Token != last.token() || got.Last().Outcome != "succeeded" {
 					t.Errorf("the attempts are %+v, want all three", got.Attempts)
 				}
 			})

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -300,6 +301,41 @@ func TestAWorkerThatCanAdoptNothingNowLeavesTheQueue(t *testing.T) {
 	if n := len(a.all()); n > 16*(pauses+1) {
 		t.Errorf("%d of %d tasks came in %d pauses, want at most 16 for each", n, tasks, pauses)
 	}
+}
+
+// TestFewTasksAreTakenWhileAdoptionsTakeLong lets no adoption end, and then all. Their tasks may
+// have been adopted, so they would count as tried when their leases end.
+func TestFewTasksAreTakenWhileAdoptionsTakeLong(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Client(t)
+	c, q := newClient(t, rdb)
+	const tasks, most = 100, 16
+	for range tasks {
+		enqueueTask(t, rdb, asynq.NewTask("settle", nil), asynq.Queue(q))
+	}
+	a := &adopter{}
+	a.slots = newSlots(1)
+	var began atomic.Int64
+	goOn := make(chan struct{})
+	serve(t, c, queue.Options{
+		Queues: map[string]int{q: 1}, Fetchers: 1, Slots: a.slots, Handle: func(context.Context, []ledger.Due) {},
+		Adopt: func(ctx context.Context, some []queue.Request, slots int) []error {
+			began.Add(int64(len(some)))
+			a.slots.Release(slots)
+			select {
+			case <-goOn:
+			case <-ctx.Done():
+			}
+			return a.adopt(ctx, some, 0)
+		},
+	})
+	eventually(t, "a second adoption", func() bool { return began.Load() == 2*most })
+	time.Sleep(3 * time.Second) // a third one would begin
+	if n := began.Load(); n > 2*most {
+		t.Errorf("%d tasks were taken while no adoption ended, want %d", n, 2*most)
+	}
+	close(goOn)
+	eventually(t, "all tasks come", func() bool { return len(a.all()) == tasks })
 }
 
 // TestAFetchThatIsRefusedLosesNoTask lets Redis refuse the first thing that a fetch writes.

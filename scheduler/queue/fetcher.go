@@ -43,6 +43,7 @@ type fetcher struct {
 	at    int64 // of this pass, see gate
 	// This pass has found something, or must find nothing.
 	over bool
+	late <-chan struct{} // closed at the end of the last adoption that took long
 }
 
 // EvalSha runs a script that Redis should know.
@@ -100,7 +101,8 @@ type taken struct {
 }
 
 // adopt has tasks adopted, and passes slots on for their runs. The next fetch waits for that, but
-// not for long: there may be deliveries.
+// not for long: there may be deliveries. When a second adoption takes long, it also waits for the
+// end of the first one, because the tasks of each may have to come again.
 func (f *fetcher) adopt(queue string, taken taken, slots int) {
 	done := make(chan struct{})
 	f.reception.handlers.Go(func() {
@@ -111,9 +113,18 @@ func (f *fetcher) adopt(queue string, taken taken, slots int) {
 	defer timer.Stop()
 	select {
 	case <-done:
+		return
 	case <-timer.C:
 	case <-f.ctx.Done():
+		return
 	}
+	if f.late != nil {
+		select {
+		case <-f.late:
+		case <-f.ctx.Done():
+		}
+	}
+	f.late = done
 }
 
 // take takes from a queue as many deliveries as this pass has slots for, or foreign tasks, which

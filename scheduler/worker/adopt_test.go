@@ -143,7 +143,8 @@ func TestAdoptedRunWithoutASlotGoesToAnotherWorker(t *testing.T) {
 	one := func(o *worker.Options) { o.Concurrency = 1 }
 	w := f.start(one)
 	var busy string
-	f.await("the worker to fetch ahead", func() bool { // on a busy machine, not each attempt is brief
+	// On a busy machine, not each attempt is brief.
+	f.await("the worker to fetch ahead", func() bool {
 		f.send("settle", "{}")
 		busy = receive(t, settled)
 		return w.Ahead() == 1
@@ -326,7 +327,8 @@ func TestOptionsOfAPlainClientDoNotBindTheRun(t *testing.T) {
 		return d.handle(ctx, r)
 	})
 	f.start(func(o *worker.Options) { o.Concurrency = 8 })
-	deadline = time.Now().Add(15 * time.Second) // a worker on a busy machine adopts all of them before that
+	// A worker on a busy machine adopts all of them before that.
+	deadline = time.Now().Add(15 * time.Second)
 	sets := [][]asynq.Option{
 		{asynq.Timeout(timeout)}, {asynq.MaxRetry(0)}, {asynq.Retention(time.Minute)}, {asynq.Unique(time.Minute)},
 		{asynq.ProcessIn(50 * time.Millisecond)}, {asynq.Deadline(deadline)},

@@ -70,9 +70,8 @@ func TestRunsStartAtOnceOnTheOneWorkerThatHasTheirHandler(t *testing.T) {
 	defer mu.Unlock()
 	slices.Sort(delays)
 	t.Logf("the runs started %v to %v after they were asked for", delays[0], delays[n-1])
-	// They share a lock, so the last one waits for all others.
-	if most := delays[n-1]; most > 20*time.Second {
-		t.Errorf("a run started %v after it was asked for, want about a second at most", most)
+	if delays[n/2] > 3*time.Second || delays[n-1] > 20*time.Second {
+		t.Errorf("runs started up to %v after they were asked for, want about a second at most: %v", delays[n-1], delays)
 	}
 }
 

@@ -132,8 +132,8 @@ func hotBill(t *testing.T, takes time.Duration) {
 	slices.Sort(passed)
 	t.Logf("the first run began %s after the release; the bill was idle for %s at most, %s in the median; up to %d others began meanwhile; %d of %d began after the last one",
 		bill[0].from.Sub(released), gaps[len(gaps)-1], gaps[len(gaps)/2], passed[len(passed)-1], left, backlog)
-	// A gap is two round trips. A machine that starves the process makes some longer, but others do not
-	// pass meanwhile.
+	// A gap is two round trips. A machine that starves the process makes some longer, but others do
+	// not pass meanwhile.
 	if n := passed[len(passed)*95/100-1]; n > backlog/waits {
 		t.Errorf("%d others began while the bill was idle between two of its runs, want a few: %d, %s", n, passed, gaps)
 	}

@@ -165,7 +165,8 @@ func testDueAtOnce(t *testing.T, runs int, takes time.Duration) {
 	if n := repeated.Load(); n > 0 {
 		t.Errorf("%d deliveries were repeated, want none", n)
 	}
-	if n := pushed.n.Load(); n < int64(runs) {
+	// some are started without a delivery
+	if n := pushed.n.Load(); n < int64(runs-spare) {
 		t.Errorf("%d deliveries were seen for %d runs: nothing was tested", n, runs)
 	}
 }

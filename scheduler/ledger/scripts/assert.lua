@@ -25,8 +25,9 @@ for i = 3, #ARGV, 4 do
       if past then
         call('HDEL', HIST, id)
         call('ZREM', DONE, id)
-        -- Its earlier attempts stay, unless the last one is among them, which this worker knows.
-        if log ~= '' and (tonumber(past[R_TOKEN]) < token or past[R_CLOSED] ~= '1') then call('HSET', LOG, id, log) end
+        -- Its earlier attempts stay. An older run of this id has none of them.
+        log = past[R_CREATED] == mine[R_CREATED] and earlier(log, mine[R_TOKEN]) or ''
+        if log ~= '' then call('HSET', LOG, id, log) end
       end
       if run then
         undue(id, run)

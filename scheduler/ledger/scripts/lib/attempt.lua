@@ -19,6 +19,13 @@ local function plainLog(run, session)
   return entryOf(run, session, run[R_FIRST], run[R_FINISHED], 'succeeded', 'null')
 end
 
+-- earlier returns the entries of a log before that of the attempt with a token: all of them if it
+-- has none. In an error, quotation marks are escaped.
+local function earlier(log, token)
+  local at = string.find(log, '"token":"' .. token .. '"', 1, true)
+  return at and (string.match(sub(log, 1, at), '^(.*),{"attempt":') or '') or log
+end
+
 -- close ends the running attempt: once for each, by its finish or the sweep, whichever comes first.
 -- failure and more: see entryOf.
 --
