@@ -54,7 +54,8 @@
 // them active with a lease, as asynq's own script does for one task. Adopt takes all of them, and
 // the slots of the fetch for their runs. Another script ends them as asynq does: with retention
 // they are kept as completed, and unique locks are released. If the worker dies in between, the
-// tasks are active, and asynq recovers them.
+// tasks are active, and asynq recovers them. A fetcher waits for an adoption, but not for long. At
+// most two of its adoptions take longer, so few tasks can be in doubt.
 //
 // A task that this worker does not know goes back after [foreignDelay]. It is not counted, archived
 // or ended, whatever its own limits say, because it may belong to another program that serves this
