@@ -1,3 +1,5 @@
+//go:build !race
+
 package cmd
 
 import (
@@ -20,7 +22,8 @@ import (
 
 // The test in this file enforces plain American technical English in all texts of the repository:
 // comments, string literals and documents. `make lint` runs this file alone, so it must not use
-// other files of the package. The file itself is not checked, because it names the habits.
+// other files of the package. Under the race detector it would take twenty times as long, and `make
+// check` has run it by then. The file itself is not checked, because it names the habits.
 //
 // Fix a finding by rewriting the sentence. If the sentence is right as it is, dismiss the finding
 // with a marker and a reason: prose:ok REASON, in a comment right after //, --, # or <!--. A marker

@@ -509,7 +509,7 @@ func TestHoldsSurviveASentinelFailover(t *testing.T) {
 	})
 
 	t.Run("the master is killed", func(t *testing.T) {
-		const lease = 30 * time.Second // it outlives a long outage
+		const lease = 20 * time.Second // it outlives an outage of 9.2 s
 		o := locks.Options{Namespace: "killed", Lease: lease, Grace: lease}
 		f := newFleet(t, rdb, o, 2)
 		f.holdAll()

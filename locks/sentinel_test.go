@@ -76,8 +76,8 @@ func TestWorkFollowsTheMasterThatSentinelNames(t *testing.T) {
 		"orderly failover":               {failover, 0, 10 * time.Second, true, ""},
 		"master that clients reach":      {strand, 0, 10 * time.Second, true, ""},
 		"crash":                          {kill, 0, 6 * time.Second, false, ""},
-		"orderly failover, min-replicas": {failover, 1, 30 * time.Second, true, ""},
-		"reachable master, min-replicas": {strand, 1, 30 * time.Second, true, ""},
+		"orderly failover, min-replicas": {failover, 1, 20 * time.Second, true, ""},
+		"reachable master, min-replicas": {strand, 1, 20 * time.Second, true, ""},
 		"crash, min-replicas":            {kill, 1, 6 * time.Second, false, ""},
 		"orderly failover, limited user": {failover, 0, 10 * time.Second, true, "app"},
 	} {
@@ -101,7 +101,10 @@ func TestWorkFollowsTheMasterThatSentinelNames(t *testing.T) {
 				return openClient(t, connect(), o)
 			}
 			worker, waiter := open("worker"), open("waiter")
-			hold := acquire(t, worker, locks.Exclusive("job"))
+			hold, err := worker.Acquire(t.Context(), locks.Exclusive("job"))
+			if err != nil {
+				t.Fatal(err)
+			}
 			awaitWrites(t, s.Client(t))
 
 			ctx, cancel := context.WithCancel(t.Context())

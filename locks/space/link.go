@@ -152,32 +152,62 @@ var libraries = struct {
 	declarations map[string][]declaration
 }{declarations: make(map[string][]declaration)}
 
-// slowFields separates the operands of .. and turns space().free into S.free.
-var slowFields = strings.NewReplacer("..", " ", "space().", "space S.")
-
-// quoted matches strings, and comments, which may have quotation marks.
-var quoted = sync.OnceValue(func() *regexp.Regexp {
-	return regexp.MustCompile(`--.*|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"`)
-})
-
-// words returns the names in a text, and the words of the language: without strings, and without
-// the names of fields, except those of S, such as S.free.
+// words returns the names in a text, and the words of the language: without comments and strings,
+// and without the names of fields, except those of S, such as S.free, which can also be written as
+// space().free.
 func words(text string) map[string]bool {
 	found := make(map[string]bool)
-	text = quoted().ReplaceAllString(text, " ")
-	for word := range strings.FieldsFuncSeq(slowFields.Replace(text), func(r rune) bool { return r != '.' && !isWord(r) }) {
-		name, field, _ := strings.Cut(word, ".")
-		found[name] = true
-		if name == "S" {
-			field, _, _ = strings.Cut(field, ".")
-			found["S."+field] = true
+	for text != "" {
+		switch {
+		case strings.HasPrefix(text, "--"):
+			_, text, _ = strings.Cut(text, "\n")
+		case text[0] == '\'' || text[0] == '"':
+			text = text[lengthOfString(text):]
+		case isWord(text[0]):
+			name, rest := cutWord(text)
+			found[name] = true
+			if called, is := strings.CutPrefix(rest, "()."); is && name == "space" {
+				name, rest = "S", "."+called
+				found[name] = true
+			}
+			for fields := 0; len(rest) > 1 && rest[0] == '.' && isWord(rest[1]); fields++ {
+				var field string
+				if field, rest = cutWord(rest[1:]); name == "S" && fields == 0 {
+					found["S."+field] = true
+				}
+			}
+			text = rest
+		default:
+			text = text[1:]
 		}
 	}
 	return found
 }
 
-func isWord(r rune) bool {
-	return r == '_' || '0' <= r && r <= '9' || 'A' <= r && r <= 'Z' || 'a' <= r && r <= 'z'
+// lengthOfString returns the length of the string that a text begins with, with its quotes.
+func lengthOfString(text string) int {
+	for i := 1; i < len(text); i++ {
+		switch text[i] {
+		case '\\':
+			i++
+		case text[0]:
+			return i + 1
+		}
+	}
+	return len(text)
+}
+
+// cutWord cuts a text after the word that it begins with.
+func cutWord(text string) (word, rest string) {
+	n := 1
+	for n < len(text) && isWord(text[n]) {
+		n++
+	}
+	return text[:n], text[n:]
+}
+
+func isWord(c byte) bool {
+	return c == '_' || '0' <= c && c <= '9' || 'A' <= c && c <= 'Z' || 'a' <= c && c <= 'z'
 }
 
 // withoutComments drops empty lines and lines that contain only a comment.

@@ -48,9 +48,7 @@ const (
 	Valid      Script = "valid"
 )
 
-// scripts has all of them, each of which is assembled when it is sent for the first time, and stays
-// the same from then on. Assembling all of them takes some milliseconds, which a process that never
-// sends one should not pay. The guard of each command is such a process.
+// scripts has all of them.
 var scripts = lazily(
 	Acquire, AcquireAll, Assert, Card, Check, Close, Declare, Downgrade, Generation, Greet, Holders, List, Notify, Open, PastPage,
 	Reap, Release, ReleaseAll, Renew, Revoke, Sessions, Undeclare, Valid,
@@ -59,9 +57,29 @@ var scripts = lazily(
 func lazily(all ...Script) map[Script]func() *redis.Script {
 	assemble := make(map[Script]func() *redis.Script, len(all))
 	for _, s := range all {
-		assemble[s] = sync.OnceValue(func() *redis.Script { return redis.NewScript(s.Source(Format)) })
+		assemble[s] = Named("locks/"+string(s), func() string { return s.Source(Format) })
 	}
 	return assemble
+}
+
+// Named returns a script that is assembled when it is sent for the first time, and stays the same
+// from then on. [NameOf] knows its name by then. Assembling all scripts would take a worker longer
+// than the rest of its start, and the guard of a command sends none.
+func Named(name string, text func() string) func() *redis.Script {
+	return sync.OnceValue(func() *redis.Script {
+		script := redis.NewScript(text())
+		assembled.Store(script.Hash(), name)
+		return script
+	})
+}
+
+var assembled sync.Map // hash of a script -> its name
+
+// NameOf returns the name of a script that this process may have sent, by its hash, or "".
+func NameOf(hash string) string {
+	name, _ := assembled.Load(hash)
+	text, _ := name.(string)
+	return text
 }
 
 // Scripts returns all scripts of the space, sorted by name.

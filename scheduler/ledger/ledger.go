@@ -119,9 +119,7 @@ var library = sync.OnceValue(func() string {
 	return text.String()
 })
 
-// scripts has all of them. Each is assembled when it is first sent, and does not change afterward:
-// a process that sends none, such as the guard of a command, does not spend the milliseconds that
-// all of them take.
+// scripts has all of them.
 var scripts = sync.OnceValue(func() map[script]func() *redis.Script {
 	files, err := fs.Glob(scriptFiles, "scripts/*.lua")
 	if err != nil {
@@ -130,9 +128,7 @@ var scripts = sync.OnceValue(func() map[script]func() *redis.Script {
 	all := make(map[script]func() *redis.Script)
 	for _, file := range files {
 		if s := script(strings.TrimSuffix(path.Base(file), ".lua")); !strings.HasSuffix(string(s), ".fast") {
-			all[s] = sync.OnceValue(func() *redis.Script {
-				return redis.NewScript(space.Link(library(), s.fast(), s.read()))
-			})
+			all[s] = space.Named("ledger/"+string(s), func() string { return space.Link(library(), s.fast(), s.read()) })
 		}
 	}
 	return all

@@ -25,7 +25,7 @@ const (
 //go:embed scripts/settle.lua
 var settleSource string
 
-var settleScript = script(settleSource)
+var settleScript = script("settle", settleSource)
 
 var (
 	// ErrForeign says that this worker does not know what a request asks for.

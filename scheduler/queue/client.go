@@ -48,11 +48,10 @@ const pushMost = 500
 //go:embed scripts/own.lua
 var ownSource string
 
-var ownScript = script(ownSource)
+var ownScript = script("own", ownSource)
 
-// script returns a script that is hashed on first use: a process that serves no queue sends none.
-func script(source string) func() *redis.Script {
-	return sync.OnceValue(func() *redis.Script { return redis.NewScript(source) })
+func script(name, source string) func() *redis.Script {
+	return space.Named("queue/"+name, func() string { return source })
 }
 
 // A Client sends deliveries and inspects queues. Start with [Client.Push]. A Client is safe for
@@ -117,12 +116,12 @@ const asynqsScript = "98d28b42650870a743450ffda9791e9e19c6991b"
 //go:embed scripts/push.lua
 var pushSource string
 
-var pushScript = script(pushSource)
+var pushScript = script("push", pushSource)
 
 //go:embed scripts/wake.lua
 var wakeSource string
 
-var wakeScript = script(wakeSource)
+var wakeScript = script("wake", wakeSource)
 
 // push sends some deliveries in one round trip, or in two if Redis does not know a script.
 //

@@ -16,7 +16,7 @@ import (
 //go:embed scripts/take.lua
 var takeSource string
 
-var takeScript = script(takeSource)
+var takeScript = script("take", takeSource)
 
 // adoptPatience is how long a fetch waits for the adoption of the tasks of the one before.
 const adoptPatience = time.Second

@@ -12,7 +12,6 @@ import (
 	"lockstep/locks/space"
 	"lockstep/scheduler"
 	"lockstep/scheduler/ledger"
-	"lockstep/scheduler/queue"
 )
 
 // Metrics are the counts of this process' worker, for /metrics. Give [Metrics.Attempt] and
@@ -191,19 +190,6 @@ func (m *Metrics) collectors() []prometheus.Collector {
 // Hook returns a hook for a client of Redis that measures scripts.
 func (m *Metrics) Hook() redis.Hook { return scriptHook{m} }
 
-// scriptNames returns the names of all scripts by their hashes.
-var scriptNames = sync.OnceValue(func() map[string]string {
-	names := make(map[string]string)
-	for part, scripts := range map[string]map[string]string{
-		"locks/": space.ScriptNames(), "ledger/": ledger.ScriptNames(), "queue/": queue.ScriptNames(),
-	} {
-		for hash, name := range scripts {
-			names[hash] = part + name
-		}
-	}
-	return names
-})
-
 // scriptOf returns the name of the script that a command calls, or "". A script of which Redis did
 // not know the hash is sent again as text, which happens once for each, and is not measured.
 func scriptOf(cmd redis.Cmder) string {
@@ -212,7 +198,7 @@ func scriptOf(cmd redis.Cmder) string {
 		return ""
 	}
 	hash, _ := args[1].(string) // go-redis and ours pass a string
-	return scriptNames()[hash]
+	return space.NameOf(hash)
 }
 
 type scriptHook struct{ m *Metrics }
