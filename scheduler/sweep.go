@@ -333,6 +333,10 @@ func (s *Scheduler) repush(ctx context.Context, reason string, gone []ledger.Due
 		if err != nil {
 			return err
 		}
+		for i := range due {
+			// Lost deliveries may have been anywhere in their queues.
+			due[i].PutBack = reason == SessionEnded
+		}
 		s.repeated(ctx, reason, len(due))
 		if len(due) > 0 {
 			s.o.Deliver(ctx, due)

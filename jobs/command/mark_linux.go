@@ -1,8 +1,8 @@
 package command
 
 import (
+	"errors"
 	"math/rand/v2"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -30,7 +30,7 @@ func killMarked(m guard.Mark, limit time.Duration) (left []int) {
 		for _, pid := range guard.Processes() {
 			if hasMark(pid, m) && !guard.IsDead(pid) {
 				left = append(left, pid)
-				killOneMarked(pid, m)
+				killOneMarked(pid, m, unix.PidfdOpen)
 			}
 		}
 		if len(left) > 0 {
@@ -48,14 +48,18 @@ func killMarked(m guard.Mark, limit time.Duration) (left []int) {
 const lookForMarked = 2 * time.Millisecond
 
 // killOneMarked kills a process if it has the mark. The process is not a child of this one, so its
-// ID may pass to another process at any time. The descriptor does not.
-func killOneMarked(pid int, m guard.Mark) {
-	fd, err := unix.PidfdOpen(pid, 0)
-	if err != nil {
-		return // it has ended, or the system has no such descriptors (Linux before 5.3)
+// ID may pass to another process at any time. The descriptor from open, which is pidfd_open, does
+// not. Linux before 5.3 has none, and a sandbox may forbid them: there, the ID must do.
+func killOneMarked(pid int, m guard.Mark, open func(pid, flags int) (fd int, err error)) {
+	kill := func() error { return unix.Kill(pid, unix.SIGKILL) }
+	switch fd, err := open(pid, 0); {
+	case err == nil:
+		defer unix.Close(fd)
+		kill = func() error { return unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) }
+	case errors.Is(err, unix.ESRCH): // it has ended
+		return
 	}
-	defer unix.Close(fd)
 	if hasMark(pid, m) {
-		_ = unix.PidfdSendSignal(fd, unix.Signal(syscall.SIGKILL), nil, 0)
+		_ = kill()
 	}
 }

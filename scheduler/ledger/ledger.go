@@ -77,6 +77,10 @@ type Due struct {
 	// Offered reports that the run has waited for its locks, which are now reserved for it for a
 	// moment. Set by Sweep.
 	Offered bool
+
+	// PutBack reports that the delivery has come from the head of its queue and was not claimed. So
+	// it goes back to the head. Set by those who push it again.
+	PutBack bool
 }
 
 // Writable returns why Redis takes no writes of this namespace now, or nil. It changes nothing: it

@@ -210,3 +210,35 @@ func TestALossDuringAnAssertionForgetsItsReplies(t *testing.T) {
 		}
 	})
 }
+
+// TestARunThatIsReopenedAfterItsSuccessStaysDueWhenRedisLosesNothing fails over to a replica that
+// has everything. The worker of the success still knows its end, but the run must do its work once
+// more.
+func TestARunThatIsReopenedAfterItsSuccessStaysDueWhenRedisLosesNothing(t *testing.T) {
+	for name, forgotten := range map[string]bool{"kept": false, "forgotten": true} {
+		t.Run(name, func(t *testing.T) {
+			each(t, func(f *fixture) {
+				a := f.worker("a")
+				due := a.ticks(1)[0]
+				a.finish(a.claim(a.client, due, ledger.ClaimGranted), ledger.OutcomeSuccess, ledger.FinishRecorded)
+				tick, attempts := f.find(due.Run).Tick, 1
+				if forgotten {
+					if err := f.rdb.Del(f.Context(), f.key("hist:"+a.job.Name), f.key("done:"+a.job.Name)).Err(); err != nil {
+						f.Fatal(err)
+					}
+					attempts = 0
+				}
+				if _, err := f.Reopen(f.Context(), ledger.Reopening{Run: due.Run, Tick: tick, Job: a.job, Any: true}); err != nil {
+					f.Fatal(err)
+				}
+				a.hear()
+				f.mark()
+				f.rewind(a)
+				a.say()
+				if record := f.wantState(due.Run, ledger.StateDue); len(record.Attempts) != attempts {
+					f.Errorf("%d attempts, want %d: %+v", len(record.Attempts), attempts, record)
+				}
+			})
+		})
+	}
+}

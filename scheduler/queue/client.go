@@ -188,23 +188,26 @@ func (c *Client) wake(ctx context.Context, queue string) error {
 	return wakeScript().Run(ctx, c.rdb, []string{asleepKey(queue, c.namespace)}, space.Channel(c.namespace, ""), space.Notice(NoticePushed)).Err()
 }
 
-// together replaces the calls of asynq's script for one queue by one call of pushScript.
+// together replaces the calls of asynq's script for one end of a queue by one call of pushScript.
 func (c *Client) together(calls []*enqueueing) []*enqueueing {
-	byQueue := make(map[string]*enqueueing)
+	byEnd := make(map[[2]string]*enqueueing) // the queue's list, and which end
 	var all []*enqueueing
 	for _, call := range calls {
 		if call.script.Hash() != asynqsScript || len(call.keys) != 2 || len(call.args) != 3 {
 			all = append(all, call)
 			continue
 		}
-		pending := call.keys[1]
-		one := byQueue[pending]
+		pending, end := call.keys[1], "tail"
+		if call.of[0].PutBack {
+			end = "head"
+		}
+		one := byEnd[[2]string{pending, end}]
 		if one == nil {
 			one = &enqueueing{
 				script: pushScript(), keys: []string{pending, asleepKey(call.of[0].Queue, c.namespace)},
-				args: []any{call.args[2], space.Channel(c.namespace, ""), space.Notice(NoticePushed)},
+				args: []any{call.args[2], space.Channel(c.namespace, ""), space.Notice(NoticePushed), end},
 			}
-			byQueue[pending], all = one, append(all, one)
+			byEnd[[2]string{pending, end}], all = one, append(all, one)
 		}
 		one.keys, one.args = append(one.keys, call.keys[0]), append(one.args, call.args[0], call.args[1])
 		one.of = append(one.of, call.of...)

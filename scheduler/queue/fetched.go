@@ -1,6 +1,7 @@
 package queue
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -49,11 +50,13 @@ type Fetch struct {
 	Deliveries []ledger.Due
 
 	field string // of its record
+	at    time.Time
+	n     int64 // number of the fetch in its process
 }
 
 // Fetched returns the deliveries that sessions of this namespace have in hand: those that live
-// workers are claiming now, and those that a worker had when it died. Workers of a build without
-// this record have none.
+// workers are claiming now, and those that a worker had when it died. The oldest fetch comes first.
+// Workers of a build without this record have none.
 func (c *Client) Fetched(ctx context.Context) ([]Fetch, error) {
 	queues, err := c.ownQueues(ctx)
 	if err != nil {
@@ -72,14 +75,18 @@ func (c *Client) Fetched(ctx context.Context) ([]Fetch, error) {
 	for i, q := range queues {
 		for field, text := range records[i].Val() {
 			f := Fetch{Queue: q, field: field}
-			f.Session, _, _ = strings.Cut(field, "\x00")
-			_, ids := readRecord(text)
+			session, n, _ := strings.Cut(field, "\x00")
+			f.Session = session
+			f.n, _ = strconv.ParseInt(n, 10, 64) // 0 for a field of another form
+			var ids []string
+			f.at, ids = readRecord(text)
 			for _, id := range ids {
 				f.Deliveries = append(f.Deliveries, deliveryOf(strings.TrimPrefix(id, c.namespace+":"), q))
 			}
 			fetched = append(fetched, f)
 		}
 	}
+	slices.SortFunc(fetched, func(a, b Fetch) int { return cmp.Or(a.at.Compare(b.at), cmp.Compare(a.n, b.n)) })
 	return fetched, nil
 }
 

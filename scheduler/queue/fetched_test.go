@@ -15,7 +15,7 @@ import (
 	"lockstep/scheduler/queue"
 )
 
-// fetched returns the runs that a session has in hand.
+// fetched returns the runs that a session has in hand, the first one first.
 func fetched(t testing.TB, c *queue.Client, session string) []string {
 	t.Helper()
 	all, err := c.Fetched(t.Context())
@@ -30,7 +30,6 @@ func fetched(t testing.TB, c *queue.Client, session string) []string {
 			}
 		}
 	}
-	slices.Sort(runs)
 	return runs
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/hibiken/asynq"
 
+	"lockstep/jobs"
 	"lockstep/locks/redistest"
 	"lockstep/scheduler/ledger"
 )
@@ -106,5 +107,35 @@ func TestSeveralDeliveriesArePushedAsAsynqWouldPushThem(t *testing.T) {
 	task := rdb.HGetAll(t.Context(), taskKey(q, taskID(all[0], namespace))).Val()
 	if !slices.Equal(slices.Sorted(maps.Keys(task)), slices.Sorted(maps.Keys(want))) || task["state"] != want["state"] || len(task["pending_since"]) != len(want["pending_since"]) {
 		t.Errorf("a task is %v, want one like %v", task, want)
+	}
+}
+
+// TestDeliveriesThatGoBackAreTheFirstInTheirQueue: in their order, before those that were there,
+// and before those that are pushed together with them.
+func TestDeliveriesThatGoBackAreTheFirstInTheirQueue(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Client(t)
+	namespace, q := redistest.Namespace(t), redistest.Namespace(t)
+	c, err := New(rdb, namespace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	due := func(run jobs.RunID, putBack bool) ledger.Due {
+		return ledger.Due{Run: run, N: 1, Queue: q, PutBack: putBack}
+	}
+	for _, some := range [][]ledger.Due{
+		{due("c", false), due("d", false)},
+		{due("e", false), due("a", true), due("f", false), due("b", true), due("c", true)},
+	} {
+		if pushed, err := c.Push(t.Context(), some...); err != nil || len(pushed) != len(some) {
+			t.Fatalf("pushed %v, %v, want all", pushed, err)
+		}
+	}
+	var want []string
+	for _, run := range []jobs.RunID{"f", "e", "d", "c", "b", "a"} {
+		want = append(want, taskID(due(run, false), namespace))
+	}
+	if got := rdb.LRange(t.Context(), queueKey(q, "pending"), 0, -1).Val(); !slices.Equal(got, want) {
+		t.Errorf("the queue has %q, the first one last, want %q", got, want)
 	}
 }

@@ -74,7 +74,10 @@ func (w *Worker) adopt(ctx context.Context, some []queue.Request, slots int) []e
 	w.sendAdoptions(ctx, all)
 	var due []ledger.Due
 	for _, a := range all {
-		due = append(due, a.due...)
+		for _, d := range a.due {
+			d.PutBack = true // the task was at the head of its queue
+			due = append(due, d)
+		}
 	}
 	// It is their turn, so those that find a slot start at once, or soon.
 	startable := func(d ledger.Due) bool { _, ok := w.direct(d); return ok }

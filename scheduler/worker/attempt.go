@@ -18,11 +18,11 @@ import (
 // claim is one of the ledger's methods that claim a run.
 type claim func(context.Context, *locks.Request, ledger.Due, time.Duration, []string) (*ledger.Claimed, error)
 
-// claim tries to start an attempt in a slot that the caller has taken, and releases the slot if
-// none starts. before: see [ledger.Ledger.Claim]; nil for a run that a delivery brought.
+// claim tries to start an attempt without a delivery in a slot that the caller has taken, and
+// releases the slot if none starts. before: see [ledger.Ledger.Claim].
 func (w *Worker) claim(due ledger.Due, before []string) {
 	request, err := w.begin()
-	if err != nil { // no session now: the delivery is for a worker that has one
+	if err != nil { // no session now: the run is for a worker that has one
 		w.slots.Free(1)
 		w.pusher.Add(due)
 		return
@@ -41,7 +41,7 @@ func (w *Worker) claimAll(due []ledger.Due) (unsettled int, settled <-chan struc
 		request, err := w.begin()
 		if err != nil {
 			w.slots.Free(1)
-			w.pusher.Add(d)
+			w.putBack(d)
 			continue
 		}
 		claims = append(claims, ledger.Claim{Request: request, Due: d})
@@ -68,7 +68,8 @@ func (w *Worker) claimAll(due []ledger.Due) (unsettled int, settled <-chan struc
 	return unsettled, done
 }
 
-// follow acts on the reply to a claim. claimed is nil when the session ended before a reply.
+// follow acts on the reply to a claim. before is nil for a run that a delivery brought. claimed is
+// nil when the session ended before a reply.
 func (w *Worker) follow(request *locks.Request, due ledger.Due, before []string, claimed *ledger.Claimed) {
 	done := w.handOn
 	var crashed *guest
@@ -110,6 +111,7 @@ func (w *Worker) follow(request *locks.Request, due ledger.Due, before []string,
 	case claimed.Outcome == ledger.ClaimSessionEnded:
 		// Otherwise this worker fetches and pushes runs until its next renewal.
 		w.locks.Extension().Doubt()
+		due.PutBack = before == nil
 		w.pusher.Add(due) // for a worker that has a session
 	case claimed.Outcome == ledger.ClaimLater:
 		w.pusher.Add(claimed.Due...)

@@ -255,6 +255,9 @@ func TestWhatAKilledWorkerHadFetchedIsPushedAgainWhenItsSessionEnds(t *testing.T
 		time.Sleep(10 * time.Millisecond)
 	}
 	t.Logf("pushed again %v after the session had ended", time.Since(ended))
+	if first := f.first(); !strings.Contains(first, string(asked[0].Run)) {
+		t.Errorf("%q is the first in the queue, want %s", first, asked[0].Run)
+	}
 	f.start(func(o *worker.Options) { o.Locks.Name = "next" })
 	for _, one := range asked {
 		if record := f.awaitState(one.Run, ledger.StateSucceeded); len(record.Attempts) != 1 || record.Crashes != 0 {
@@ -327,6 +330,16 @@ func (f *fleet) pending() int {
 		f.Fatal(err)
 	}
 	return int(n)
+}
+
+// first returns the ID of the first delivery in the queue.
+func (f *fleet) first() string {
+	f.Helper()
+	id, err := f.rdb.LIndex(f.Context(), "asynq:{"+f.queue+"}:pending", -1).Result()
+	if err != nil {
+		f.Fatal(err)
+	}
+	return id
 }
 
 // TestManyLostDeliveriesAreRepeatedInBatches: the queue has lost the deliveries of many runs.

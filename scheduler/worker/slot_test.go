@@ -243,7 +243,7 @@ func TestNoMoreAttemptsRunThanThereAreSlots(t *testing.T) {
 
 // TestDeliveryFetchedAheadOfItsSlotTakesNoLock has a worker fetch ahead of its only slot, since its
 // attempts were brief. Then one of them takes long. The worker begins no other run, and leaves the
-// deliveries to another worker.
+// deliveries to another worker: the first one is again the first in its queue.
 func TestDeliveryFetchedAheadOfItsSlotTakesNoLock(t *testing.T) {
 	f := newFleet(t)
 	f.job("brief", func(context.Context, *jobs.Run[struct{}]) error { return nil })
@@ -274,7 +274,12 @@ func TestDeliveryFetchedAheadOfItsSlotTakesNoLock(t *testing.T) {
 	}
 	f.pushAndConfirm(due...) // so they are in the queue when the first one begins
 	busy := receive(t, begun)
-	f.await("a delivery to go back", func() bool { return w.Ahead() == 0 || len(settled) > 0 })
+	f.await("a delivery to go back", func() bool {
+		return w.Ahead() == 0 && f.pending() == cap(settled) || len(settled) > 0
+	})
+	if len(settled) == 0 && !strings.Contains(f.first(), string(due[1].Run)) {
+		t.Errorf("%q is the first in the queue, want %s, which was fetched ahead", f.first(), due[1].Run)
+	}
 	f.start(one)
 	for range cap(settled) {
 		if at := receive(t, settled); at == busy {

@@ -677,12 +677,20 @@ func (w *Worker) seatOr(ctx context.Context, some []ledger.Due, back func(contex
 	}
 }
 
-// unseat returns those of some deliveries that still wait for a slot. They are no longer in hand.
+// putBack has a delivery that was fetched pushed to the head of its queue.
+func (w *Worker) putBack(d ledger.Due) {
+	d.PutBack = true
+	w.pusher.Add(d)
+}
+
+// unseat returns those of some deliveries that still wait for a slot, to put them back. They are no
+// longer in hand.
 func (w *Worker) unseat(some []*fetched) []ledger.Due {
 	waited := w.slots.Withdraw(some)
 	due := make([]ledger.Due, len(waited))
 	for i, f := range waited {
 		due[i] = f.due
+		due[i].PutBack = true
 		close(f.settled)
 	}
 	return due
@@ -713,7 +721,7 @@ func (w *Worker) sendSeated(_ context.Context, some []*fetched) {
 	for _, f := range some {
 		if w.draining.Load() {
 			w.slots.Free(1)
-			w.pusher.Add(f.due)
+			w.putBack(f.due)
 			continue
 		}
 		due = append(due, f.due)

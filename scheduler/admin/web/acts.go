@@ -1,6 +1,7 @@
 package web
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -38,8 +39,8 @@ type order struct {
 	askedRun
 
 	// A list of requests, instead of one.
-	Items  []askedRun `json:"items"`
-	Atomic bool       `json:"atomic"` // all of them are recorded, or none
+	Items  []listedRun `json:"items"`
+	Atomic bool        `json:"atomic"` // all of them are recorded, or none
 }
 
 // askedRun describes the run that a request asks for.
@@ -51,6 +52,21 @@ type askedRun struct {
 	At   *time.Time      `json:"at,omitempty"`
 	// Parent is the run that asks for it.
 	Parent jobs.RunID `json:"parent,omitempty"`
+}
+
+// A listedRun is one item of a list. It is read on its own: one that cannot be read does not affect
+// the others.
+type listedRun struct {
+	askedRun
+	unread error // why it could not be read
+}
+
+// UnmarshalJSON reads the item, or keeps why it cannot be read.
+func (l *listedRun) UnmarshalJSON(text []byte) error {
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.DisallowUnknownFields()
+	l.unread = decoder.Decode(&l.askedRun)
+	return nil
 }
 
 // runHeader is the header in which an HTTP job sends its run to a service. The service, or a

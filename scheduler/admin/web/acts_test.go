@@ -104,10 +104,12 @@ func TestAListOfRequestsOverHTTP(t *testing.T) {
 		}
 		good := `{"job": "nightly", "id": "a", "args": {"a": 1}}, {"job": "nightly", "id": "b", "in": "1h"}, {"job": "nightly", "id": "a"}`
 		bad := `{"job": "nobody"}, {"job": "nightly", "id": "a b"}, {"id": "x"}, {"job": "nightly", "in": "5"}, ` +
-			`{"job": "nightly", "args": "` + strings.Repeat("x", jobs.DefaultMaxArgs) + `"}`
+			`{"job": "nightly", "args": "` + strings.Repeat("x", jobs.DefaultMaxArgs) + `"}, ` +
+			`{"job": "nightly", "wat": 1}, {"job": "nightly", "at": "tomorrow"}, {"job": "nightly", "id": 5}, 7, null`
 		for _, refused := range []string{
 			`{"items": [` + good + `, {"job": "nobody"}], "atomic": true}`,
 			`{"items": [` + good + `, {"job": "nightly", "id": "a b"}], "atomic": true}`,
+			`{"items": [` + good + `, {"job": "nightly", "id": 5}], "atomic": true}`,
 		} {
 			r := httptest.NewRequest(http.MethodPost, enqueue, strings.NewReader(refused))
 			r.Host, r.RemoteAddr = "127.0.0.1:9620", "127.0.0.1:1234"
@@ -118,7 +120,8 @@ func TestAListOfRequestsOverHTTP(t *testing.T) {
 			}
 		}
 		want := []string{"201 nightly#a due false", "201 nightly#b scheduled false", "200 nightly#a due false", "404 <nil> <nil> true",
-			"400 <nil> <nil> true", "400 <nil> <nil> true", "400 <nil> <nil> true", "413 <nil> <nil> true"}
+			"400 <nil> <nil> true", "400 <nil> <nil> true", "400 <nil> <nil> true", "413 <nil> <nil> true",
+			"400 <nil> <nil> true", "400 <nil> <nil> true", "400 <nil> <nil> true", "400 <nil> <nil> true", "400 <nil> <nil> true"}
 		if got := items(c.post(enqueue, `{"items": [`+good+`, `+bad+`]}`, 207)); !slices.Equal(got, want) {
 			t.Errorf("got %q, want %q", got, want)
 		}
@@ -130,7 +133,7 @@ func TestAListOfRequestsOverHTTP(t *testing.T) {
 			t.Errorf("an empty list: got %q", got)
 		}
 		for _, wrong := range []string{`{"job": "nightly", "items": []}`, `{"items": [], "id": "x"}`, `{"job": "nightly", "atomic": true}`,
-			`{"items": [{"job": "nightly", "wat": 1}]}`, `{"items": {}}`, `{"items": [], "reason": "x"}`} {
+			`{"items": [{"job": "nightly"]}`, `{"items": {}}`, `{"items": [], "reason": "x"}`} {
 			c.post(enqueue, wrong, 400)
 		}
 		c.post(enqueue+"?wait=1s", `{"items": []}`, 400)

@@ -86,7 +86,12 @@ func (s *Server) enqueueAll(ctx context.Context, r *http.Request, body order, by
 	if len(list.Items) <= ledger.MaxRequests { // else it is refused as a whole
 		definition := s.definitions()
 		for i := range body.Items {
-			request, err := s.request(ctx, r, &body.Items[i], definition)
+			item := &body.Items[i]
+			if item.unread != nil {
+				list.Refused[i] = fmt.Errorf("%w: %w", errBody, item.unread)
+				continue
+			}
+			request, err := s.request(ctx, r, &item.askedRun, definition)
 			if list.Items[i] = request; err != nil {
 				list.Refused[i] = err
 			}

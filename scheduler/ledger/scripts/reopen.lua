@@ -11,13 +11,14 @@ local run = load(id)
 if run then return {'outstanding', run[R_STATE]} end
 checkBodies(ARGV[6])
 local past, log = pastOf(id)
+local anew = past == nil
 if past then
   run = past
   local state = run[R_STATE]
   if run[R_UPTO] ~= '' or state == 'succeeded' and ARGV[11] ~= '1' then return {'refused', state} end
   -- A late success of its last attempt still counts, since the work is done; a run that succeeded
   -- is reopened to do the work once more.
-  if state == 'succeeded' then run[R_TOKEN] = '0' end
+  anew = state == 'succeeded'
   for i = R_ITEMS, #run do run[i] = nil end
   run[R_HOLDER] = ''
   call('HDEL', HIST, id)
@@ -29,6 +30,8 @@ elseif ARGV[11] == '1' then
 else
   return {'none'}
 end
+-- A token above all before it, or the worker of the last attempt would re-assert the end of that.
+if anew then run[R_TOKEN] = draw(micros, 1) end
 audit(ARGV[12])
 local new = {R_NEW}
 for i = R_SERIAL, R_ITEMS - 1 do run[i] = new[i] end
