@@ -33,11 +33,15 @@ type Adoption struct {
 	Payload []byte // JSON becomes the arguments; empty: those of the definition
 
 	Session locks.SessionID // of the worker that received the request
-	// a random word for this delivery of the request; the same when it is sent again
+	// a random word for the request, the same in each delivery of it; or for this delivery, the
+	// same when it is sent again
 	Giving string
 	Again  bool // a worker may have received it before
-	Late   bool // its deadline has passed: the run fails at once
-	Trace  trace.Context
+	// when the request got its word, by the server's clock; zero: it may have been adopted before
+	// that, or the word is only for this delivery
+	Since time.Time
+	Late  bool // its deadline has passed: the run fails at once
+	Trace trace.Context
 }
 
 // GeneratedFor is the minimum time for which an adopted request's id is remembered if no client
@@ -52,10 +56,12 @@ var randomUUID = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab
 
 // Adopt records the run <job>#<queue>/<id> of a request, once, however often the request is
 // delivered. While that run is outstanding the request exists already. After its end the same id
-// may be used again, and the run is then <job>#<queue>/<id>~2, ~3 and so on; but a request with
-// Again is the old one. All this is remembered for at least [RememberedFor], or [GeneratedFor] when
-// no client chose the id. A request that cannot be run becomes a failed run with the reason, since
-// its sender waits for no reply.
+// may be used again, and the run is then <job>#<queue>/<id>~2, ~3 and so on. But a request with
+// Again is the old one if the last run of that id was made no earlier than Since: while one request
+// is in its queue, no other one there has its id. All this is remembered for at least
+// [RememberedFor], or [GeneratedFor] when no client chose the id; a request that got its word
+// before that is the old one. A request that cannot be run becomes a failed run with the reason,
+// since its sender waits for no reply.
 //
 // Send an adoption until a reply arrives, or the session is over: until then the run may exist.
 // After the session the error is an [ErrSession]. The error is a [jobs.ErrUnknownKeys] for a
@@ -136,9 +142,13 @@ func (l *Ledger) adoption(a *Adoption, known map[*jobs.Job]string) (w *wanted, r
 // adoptAlone records one adoption.
 func (l *Ledger) adoptAlone(ctx context.Context, a *Adoption, w *wanted, reason string) (*Enqueued, error) {
 	job, k := a.Job, &w.kind
+	since := int64(0)
+	if !a.Since.IsZero() {
+		since = a.Since.UnixMilli()
+	}
 	args := []any{job.Name, string(w.run), string(a.Session), a.Giving, a.Again, k.queue, k.remember, reason,
 		w.args, k.name + "\x1f" + w.definition, k.patience, k.onBusy, k.limits,
-		job.History.Runs, job.History.For.Milliseconds(), GeneratedFor.Milliseconds(), k.trace}
+		job.History.Runs, job.History.For.Milliseconds(), GeneratedFor.Milliseconds(), k.trace, since}
 	own := locks.Item{Name: jobs.RunResource(w.run)}.String() // the script chooses the id
 	for item := range strings.SplitSeq(w.items, "\x1f") {
 		if item != "" && item != own {

@@ -113,6 +113,99 @@ func TestIDUsedAgainAfterItsRunIsANewRequest(t *testing.T) {
 	})
 }
 
+// withWord is a request that got its word just now, and comes again. No run was made in the
+// same ms.
+func (f *fixture) withWord(client *locks.Client, id string) ledger.Adoption {
+	f.Helper()
+	a := f.given(client, id)
+	a.Again = true
+	begin := f.rdb.Time(f.Context()).Val()
+	for a.Since = begin; a.Since.UnixMilli() <= begin.UnixMilli(); {
+		now, err := f.rdb.Time(f.Context()).Result()
+		if err != nil {
+			f.Fatal(err)
+		}
+		a.Since = now
+	}
+	return a
+}
+
+// TestARequestThatComesAgainIsANewRunUnlessItHasMadeOne adopts requests whose first delivery was
+// lost, or its reply, while a run of an earlier request with the same id is remembered.
+func TestARequestThatComesAgainIsANewRunUnlessItHasMadeOne(t *testing.T) {
+	for _, name := range []string{"all is known", "the words are forgotten", "the history is", "the number of runs is", "only the record is known"} {
+		t.Run(name, func(t *testing.T) {
+			each(t, func(f *fixture) {
+				w := f.session("w")
+				f.job.History.Runs = 20
+				forget := func(a ledger.Adoption) {
+					f.Helper()
+					var err error
+					const base = "j#low/daily"
+					switch name {
+					case "the words are forgotten":
+						err = f.rdb.ZRem(f.Context(), f.key("ids"), "\x00"+a.Giving).Err()
+						if last := f.rdb.HGet(f.Context(), f.key("facts"), "a"+base).Val(); err == nil && last != "" {
+							err = f.rdb.HSet(f.Context(), f.key("facts"), "a"+base, strings.ReplaceAll(last, a.Giving, "other")).Err()
+						}
+					case "the history is":
+						f.job.History.Runs = 1
+						f.register(f.job)
+						another := f.given(w, generatedID())
+						f.adopted(w, another, jobs.RunID("j#low/"+another.ID))
+					case "the number of runs is":
+						err = f.rdb.HDel(f.Context(), f.key("facts"), "a"+base).Err()
+					case "only the record is known":
+						err = errors.Join(f.rdb.HDel(f.Context(), f.key("facts"), "a"+base).Err(),
+							f.rdb.ZRem(f.Context(), f.key("ids"), base, "\x00"+a.Giving).Err())
+					}
+					if err != nil {
+						f.Fatal(err)
+					}
+				}
+				first := f.given(w, "daily")
+				f.adopted(w, first, "j#low/daily")
+				forget(first)
+				for i := 2; i < 4; i++ {
+					a := f.withWord(w, "daily")
+					run := jobs.RunID(fmt.Sprint("j#low/daily~", i))
+					f.adopted(w, a, run)
+					forget(a)
+					// its word shows that it was adopted, but not which run was its own
+					known := name != "the number of runs is"
+					if got := f.adopt(a); !got.Exists || known && got.Run != run {
+						f.Errorf("got %+v, want that %s is there already", got, run)
+					}
+				}
+			})
+		})
+	}
+}
+
+// TestARequestThatAnOlderBuildAdoptedInBetweenMakesNoSecondRun: that build knows nothing of the
+// word that the request has.
+func TestARequestThatAnOlderBuildAdoptedInBetweenMakesNoSecondRun(t *testing.T) {
+	each(t, func(f *fixture) {
+		w := f.session("w")
+		a := f.withWord(w, "daily") // and it was not adopted
+		old := f.given(w, "daily")
+		old.Again = true
+		f.adopted(w, old, "j#low/daily") // and the reply was lost
+		f.thereAlready(a, "j#low/daily", ledger.StateSucceeded)
+		// Of an id that is forgotten, only a request that is as old can be the old one.
+		if err := f.rdb.ZRem(f.Context(), f.key("ids"), "j#low/daily").Err(); err != nil {
+			f.Fatal(err)
+		}
+		if err := f.rdb.HSet(f.Context(), f.key("facts"), "aj#low/daily", "3\x1eother").Err(); err != nil {
+			f.Fatal(err)
+		}
+		older := f.withWord(w, "daily")
+		older.Since = older.Since.Add(-8 * 24 * time.Hour)
+		f.thereAlready(older, "j#low/daily~3", "")
+		f.adopted(w, f.withWord(w, "daily"), "j#low/daily~4")
+	})
+}
+
 // TestIDsAreRememberedForAWeek: then they are forgotten, with all that was kept of them.
 func TestIDsAreRememberedForAWeek(t *testing.T) {
 	each(t, func(f *fixture) {

@@ -146,13 +146,23 @@
 //
 // A plain client of the queue sends a request under an id of its own and knows nothing of runs. The
 // worker that receives it records it with [Ledger.Adopt] and only then ends it in the queue; so it
-// may be delivered again, and only the queue's count of tries distinguishes that from a second
-// request under the same id. If the run is outstanding, or the request was counted, the request
-// exists already. Otherwise it is a new one. Two cases could make an old request look new: an
-// adoption that is sent again, even when the copy arrives late (each delivery has a random word,
-// which is remembered for ten minutes), and a worker that paused while the queue gave the request
-// to another one (its session has ended by then, and an ended session adopts nothing, as it claims
-// nothing).
+// may be delivered again, and that must be distinguished from a second request under the same id.
+// If the run of the id is outstanding, the request exists already. Otherwise three things decide:
+//
+//   - A request has a random word, which the queue keeps beside it from its first delivery on.
+//     Adopt remembers the word for ten minutes. A request whose word is known exists already, also
+//     when a copy of its adoption arrives late.
+//   - A request that the queue has counted as tried, and whose word is not known, was either not
+//     adopted, or by an older build, or long ago. It has been in the queue since it got its word,
+//     and no other request there had its id. So it exists already if the last run of the id was
+//     made since then, and else it is a new one: its first delivery was lost before it was adopted.
+//     Both times are the server's.
+//   - A counted request without a word had been tried before it could get one, by an older build:
+//     it exists already if anything is known of its id. One that is not counted is new.
+//
+// One case could still make an old request look new: a worker that paused while the queue gave the
+// request to another one. Its session has ended by then, and an ended session adopts nothing, as it
+// claims nothing.
 //
 // An id that its client chose is remembered for a week. An id that the queue generated (a random
 // UUID) names no second request, so it is remembered for ten minutes, which is longer than the
@@ -485,6 +495,8 @@
 //   - That a finished run can be read forever: the history is trimmed.
 //   - That a request is adopted only once by a worker that pauses for more than a minute in the
 //     middle of the adoption, if its lease is longer than that.
+//   - That a request is adopted only once if its word is older than ten minutes, its first adoption
+//     had no reply, and Redis has set its clock back in between.
 //   - After a loss of data: requests that no worker had started, requests made by hand (pauses,
 //     spans to skip, the audit), outputs, ticks of jobs that no worker carried at the time, ticks
 //     between the cursor and a trigger change at the same moment, and what happened in the last

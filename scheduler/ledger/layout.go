@@ -57,8 +57,7 @@ var ownKeys = []string{
 	"ledger",
 	// ZSET of what is remembered:
 	//   - run, score = server ms until which the id of a request is remembered
-	//   - \0 and a word for one delivery of an adopted request, score = server ms until which that
-	//     is remembered
+	//   - \0 and the word of an adopted request, score = server ms until which that is remembered
 	//   - \1 and a job that was forgotten, score = server ms of that + 7 days
 	//   - \2 and a job without a definition if a worker has re-asserted its cursor, score = server
 	//     ms of that + 7 days
@@ -83,8 +82,7 @@ var ownKeys = []string{
 	//     have no line yet. Its last cursor before, the one that it began anew with (ms), and the
 	//     trigger before; joined by \30
 	//   - a<run>, the first run of an adopted id that was used again, for as long as that is in
-	//     ids: how many runs that id has had, and a word for each of its last deliveries; joined by
-	//     \30
+	//     ids: how many runs that id has had, and the words of its last requests; joined by \30
 	"facts",
 	// STREAM the acts of people: fields e, a JSON object, n, how many times, and f, ms of the first
 	// of them

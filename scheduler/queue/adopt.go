@@ -52,7 +52,13 @@ type Request struct {
 	// forgotten.
 	Again bool
 
-	// Late says that the deadline of the task has passed.
+	// Word is a random text that the task got when it was first taken. It keeps the text for as
+	// long as asynq keeps the task; a later task with the same ID has another one. "" if it had
+	// been tried before, by an earlier build or by another program.
+	Word  string
+	Since time.Time // when it got its word, by the server's clock
+
+	// Late says that the deadline of the task has passed, by the server's clock.
 	Late bool
 }
 

@@ -131,9 +131,13 @@ func TestTaskThatIsNotAdoptedComesAgain(t *testing.T) {
 					}
 				}
 				eventually(t, "it comes for the third time", func() bool { return len(a.all()) == 3 })
+				first := a.all()[0]
 				for i, r := range a.all() {
 					if r.Again {
 						t.Errorf("time %d: it counts as tried", i+1)
+					}
+					if r.Word == "" || r.Word != first.Word || !r.Since.Equal(first.Since) {
+						t.Errorf("time %d: its word is %q since %v, want %q since %v", i+1, r.Word, r.Since, first.Word, first.Since)
 					}
 				}
 			})
@@ -145,8 +149,9 @@ func TestTaskThatIsNotAdoptedComesAgain(t *testing.T) {
 // worker, and those that a worker has left active, and counts the attempt.
 func TestTaskThatWasPerhapsAdoptedCountsAsTried(t *testing.T) {
 	t.Parallel()
-	for _, dead := range []bool{true, false} {
-		t.Run(fmt.Sprint("dead ", dead), func(t *testing.T) {
+	for name, c := range map[string]struct{ dead, older bool }{"dead": {dead: true}, "no answer": {}, "no answer to an older build": {older: true}} {
+		dead, older := c.dead, c.older
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			rdb := redistest.Client(t)
 			c, q := newClient(t, rdb)
@@ -179,6 +184,14 @@ func TestTaskThatWasPerhapsAdoptedCountsAsTried(t *testing.T) {
 					t.Error(err)
 				}
 			}
+			key := "asynq:{" + q + "}:t:" + sent.ID
+			word := rdb.HGet(t.Context(), key, "lockstep:word").Val()
+			if older { // it gives no words
+				if n := rdb.HDel(t.Context(), key, "lockstep:word").Val(); n != 1 {
+					t.Errorf("%d fields were deleted, want its word", n)
+				}
+				word = ""
+			}
 			if err := rdb.ZAdd(t.Context(), lease, redis.Z{Score: float64(time.Now().Add(-time.Hour).Unix()), Member: sent.ID}).Err(); err != nil {
 				t.Fatal(err)
 			}
@@ -200,8 +213,52 @@ func TestTaskThatWasPerhapsAdoptedCountsAsTried(t *testing.T) {
 			eventually(t, "it comes again", func() bool { return len(a.all()) > 0 })
 			if got := a.all(); len(got) != 1 || !got[0].Again {
 				t.Errorf("got %+v, want it once, as one that has been tried", got)
+			} else if r := got[0]; older && (r.Word != "" || !r.Since.IsZero()) || !older && (r.Word == "" || word != fmt.Sprint(r.Since.UnixMilli(), " ", r.Word)) {
+				t.Errorf("its word is %q since %v, want %q", r.Word, r.Since, word)
 			}
 		})
+	}
+}
+
+// TestAnotherRequestHasAnotherWord: one with the same ID, or the same task when a person runs it
+// again.
+func TestAnotherRequestHasAnotherWord(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Client(t)
+	c, q := newClient(t, rdb)
+	inspector := asynq.NewInspectorFromRedisClient(rdb)
+	a := new(adopter)
+	serveAdopting(t, c, q, a)
+	words := make(map[string]bool)
+	for i, act := range []func() error{
+		func() error { return nil },
+		func() error { return inspector.RunTask(q, "daily") },
+		func() error { return inspector.DeleteTask(q, "daily") },
+	} {
+		if err := act(); err != nil {
+			t.Fatal(err)
+		}
+		if i != 1 {
+			enqueueTask(t, rdb, asynq.NewTask("settle", nil), asynq.Queue(q), asynq.TaskID("daily"), asynq.Retention(time.Hour))
+		}
+		eventually(t, "it is complete", func() bool {
+			now, err := inspector.GetTaskInfo(q, "daily")
+			return len(a.all()) == i+1 && err == nil && now.State == asynq.TaskStateCompleted
+		})
+		words[a.all()[i].Word] = true
+	}
+	for range 20 { // which one fetch takes
+		enqueueTask(t, rdb, asynq.NewTask("settle", nil), asynq.Queue(q))
+	}
+	eventually(t, "all come", func() bool { return len(a.all()) == 23 })
+	for _, r := range a.all() {
+		words[r.Word] = true
+		if at := time.Since(r.Since); len(r.Word) != 26 || r.Again || at < -time.Minute || at > time.Minute {
+			t.Errorf("got %+v, want a word of 26 letters since now", r)
+		}
+	}
+	if len(words) != 23 {
+		t.Errorf("%d requests have %d words", len(a.all()), len(words))
 	}
 }
 
@@ -277,9 +334,47 @@ func TestRequestIsWhatItsSenderGave(t *testing.T) {
 		{Queue: q, ID: "a b", Type: "late: ä", Payload: []byte(payload), Trace: trace.Parse(parent, "a=b"), Late: true},
 		{Queue: q, ID: a.all()[1].ID, Type: "empty"},
 	} {
-		if got := a.all()[i]; fmt.Sprintf("%+v", got) != fmt.Sprintf("%+v", want) {
+		got := a.all()[i]
+		if got.Word == "" || got.Since.IsZero() {
+			t.Errorf("task %d has no word", i)
+		}
+		got.Word, got.Since = "", time.Time{}
+		if fmt.Sprintf("%+v", got) != fmt.Sprintf("%+v", want) {
 			t.Errorf("task %d: got %.200v, want %.200v", i, got, want)
 		}
+	}
+}
+
+// TestAWrongClockOfAWorkerChangesNoTask: the server's clock decides whether a deadline has passed,
+// and when a lease ends.
+func TestAWrongClockOfAWorkerChangesNoTask(t *testing.T) {
+	t.Parallel()
+	for _, ahead := range []time.Duration{10 * time.Minute, -10 * time.Minute} {
+		t.Run(ahead.String(), func(t *testing.T) {
+			t.Parallel()
+			rdb := redistest.Client(t)
+			c, q := newClient(t, rdb)
+			c.SetClock(func() time.Time { return time.Now().Add(ahead) })
+			inTime := enqueueTask(t, rdb, asynq.NewTask("in time", nil), asynq.Queue(q), asynq.Deadline(time.Now().Add(5*time.Minute)))
+			late := enqueueTask(t, rdb, asynq.NewTask("late", nil), asynq.Queue(q), asynq.Deadline(time.Now().Add(-5*time.Minute)))
+			// It leaves the tasks active.
+			a := &adopter{answer: func(queue.Request) error { return errors.New("no answer") }}
+			before := rdb.Time(t.Context()).Val()
+			serveAdopting(t, c, q, a)
+			eventually(t, "both come", func() bool { return len(a.all()) == 2 })
+			after := rdb.Time(t.Context()).Val()
+			for _, r := range a.all() {
+				if want := r.Type == "late"; r.Late != want {
+					t.Errorf("%s: late is %t, want %t", r.Type, r.Late, want)
+				}
+			}
+			for _, id := range []string{inTime.ID, late.ID} {
+				until := time.Unix(int64(rdb.ZScore(t.Context(), "asynq:{"+q+"}:lease", id).Val()), 0)
+				if until.Before(before.Add(29*time.Second)) || until.After(after.Add(31*time.Second)) {
+					t.Errorf("a lease that begins at %v ends at %v, want 30s later", before, until)
+				}
+			}
+		})
 	}
 }
 

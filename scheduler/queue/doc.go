@@ -43,12 +43,18 @@
 // A queue belongs to asynq, and its name is the one in the configuration, so plain asynq clients
 // and asynq's tools can reach it. A task of another type is a [Request]. If [Options].Adopt knows
 // it, Adopt records it elsewhere and the task ends. The options that its sender gave to asynq
-// (timeout, retries, retention) then have no effect. asynq's count of its tries is the only
-// evidence that the task was here before, because an ID alone can be reused as soon as asynq has
-// forgotten it. So asynq recovers a task that was perhaps adopted, as it does for a dead worker:
-// within three minutes, counted, because our servers treat an expired lease as a failure. The trace
-// context in the headers of the task comes along ([Request].Trace). A task whose deadline has
-// passed comes as [Request].Late.
+// (timeout, retries, retention) then have no effect. An ID alone does not show that a task was here
+// before, because it can be reused as soon as asynq has forgotten it. Two things do: asynq's count
+// of its tries, and a random word ([Request].Word). The script that takes a task for the first time
+// writes the word, and the time, into the hash of the task. asynq leaves that field alone, and
+// deletes it with the task. A task that was counted before it had a word gets none, because an
+// earlier build may have adopted it. asynq recovers a task that was perhaps adopted as it does for
+// a dead worker: within three minutes, counted, because our servers treat an expired lease as a
+// failure.
+//
+// The trace context in the headers of a task comes along ([Request].Trace). A task whose deadline
+// has passed comes as [Request].Late. The server's clock decides about that, and about the first
+// end of a lease, so a worker with a wrong clock fails no task.
 //
 // Tasks come in batches too: one script fetches up to [fetchMost], while a slot is free, and makes
 // them active with a lease, as asynq's own script does for one task. Adopt takes all of them, and
@@ -125,5 +131,5 @@
 // record from which it can push again. asynq itself archives a foreign task without retries left if
 // a crash interrupted its fetch, even if it was adopted. So a plain client should give its tasks
 // some retries. If a server of another program recovers one of our tasks, and does not count an
-// expired lease as a failure, the task arrives as a new one.
+// expired lease as a failure, the task arrives uncounted: only its word shows that it was here.
 package queue

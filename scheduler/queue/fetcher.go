@@ -2,14 +2,15 @@ package queue
 
 import (
 	"context"
+	"crypto/rand"
 	_ "embed"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
+	"lockstep/locks/space"
 	"lockstep/scheduler/ledger"
 )
 
@@ -97,7 +98,7 @@ type taken struct {
 	deliveries []ledger.Due
 	field      string // of their record, or "": there is none
 	tasks      []task
-	until      time.Time // when the leases of the tasks end
+	until      time.Time // when the leases of the tasks end, by the clock of this process
 }
 
 // adopt has tasks adopted, and passes slots on for their runs. The next fetch waits for that, but
@@ -131,7 +132,8 @@ func (f *fetcher) adopt(queue string, taken taken, slots int) {
 // may be more.
 func (f *fetcher) take(ctx context.Context, queue string) (taken, error) {
 	r := f.reception
-	now := time.Now().UTC()
+	until := time.Now().Add(leaseTime)
+	now := r.client.now().UTC() // only for asynq's counts
 	keys := []string{
 		queueKey(queue, "pending"), queueKey(queue, "paused"), processedKey(queue, now),
 		queueKey(queue, "processed"), fetchedKey(queue, r.client.namespace), asleepKey(queue, r.client.namespace),
@@ -145,7 +147,7 @@ func (f *fetcher) take(ctx context.Context, queue string) (taken, error) {
 	field, handled := r.inHand.begin(queue, session)
 	args := []any{
 		taskKey(queue, ""), prefix, messagePrefix, f.slots, now.Add(statsKept).Unix(), session, field, (3 * r.o.PollInterval).Milliseconds(),
-		now.Add(leaseTime).Unix(), fetchMost,
+		int(leaseTime.Seconds()), fetchMost, rand.Text()[:wordText],
 	}
 	for _, one := range handled {
 		args = append(args, one)
@@ -158,16 +160,22 @@ func (f *fetcher) take(ctx context.Context, queue string) (taken, error) {
 		r.inHand.done(queue, handled...)
 		return taken{}, err
 	}
-	some := taken{field: field, until: now.Add(leaseTime)}
+	some := taken{field: field, until: until}
 	switch {
 	case len(reply) == 0:
 	case reply[0] == int64(1):
-		for one := range slices.Chunk(reply[1:], 2) {
-			t, err := readTask(queue, fmt.Sprint(one[0]), fmt.Sprint(one[len(one)-1]), now)
+		of := space.Read(reply[1:], nil)
+		at := of.Time()
+		for range (len(reply) - 2) / 3 {
+			id, message, word := of.Text(), of.Text(), of.Text()
+			t, err := readTask(queue, id, message, word, at)
 			if err != nil {
 				r.often.Warn("an unreadable task goes back to its queue", "error", err)
 			}
 			some.tasks = append(some.tasks, t)
+		}
+		if of.Err != nil {
+			return taken{}, fmt.Errorf("the reply of the take script: %w", of.Err)
 		}
 	default:
 		for _, id := range reply[1:] {

@@ -3,6 +3,7 @@ package queue
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -32,8 +33,11 @@ const (
 	fieldHeaders     = 15 // a map: for each header a message of key and value
 )
 
-// readTask decodes the message of a task.
-func readTask(queue, id, message string, now time.Time) (task, error) {
+// wordText is the length of the random part of a task's word; take.lua appends two digits.
+const wordText = 24
+
+// readTask decodes the message of a task. word is as take.lua returns it; now is the server's time.
+func readTask(queue, id, message, word string, now time.Time) (task, error) {
 	t := task{Request: Request{Queue: queue, ID: id}, message: message}
 	var parent, state string
 	err := eachField([]byte(message), func(field protowire.Number, text []byte, n uint64) error {
@@ -77,6 +81,11 @@ func readTask(queue, id, message string, now time.Time) (task, error) {
 		return task{Request: Request{Queue: queue, ID: id}}, fmt.Errorf("read the message of task %s in queue %s: %w", id, queue, err)
 	}
 	t.Trace = trace.Parse(parent, state)
+	if since, text, ok := strings.Cut(word, " "); ok {
+		if ms, err := strconv.ParseInt(since, 10, 64); err == nil { // else a tool has written it
+			t.Word, t.Since = text, time.UnixMilli(ms)
+		}
+	}
 	return t, nil
 }
 

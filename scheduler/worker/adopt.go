@@ -62,7 +62,7 @@ func (w *Worker) adopt(ctx context.Context, some []queue.Request, slots int) []e
 		}
 		a := &adoption{err: &errs[i], Adoption: ledger.Adoption{
 			Job: of.job, Queue: request.Queue, ID: request.ID, Payload: request.Payload,
-			Session: session, Giving: rand.Text(), Again: request.Again, Late: request.Late,
+			Session: session, Giving: cmp.Or(request.Word, rand.Text()), Again: request.Again, Since: request.Since, Late: request.Late,
 		}}
 		a.ctx, a.publication = w.o.Tracer.Adopt(request.Trace.In(ctx), trace.Run{
 			ID: string(jobs.RequestRunID(of.job.Name, ledger.AdoptedName(request.Queue, request.ID))), Job: of.job.Name, Queue: request.Queue,

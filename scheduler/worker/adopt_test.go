@@ -58,6 +58,24 @@ func (f *fleet) gone(id string) {
 	})
 }
 
+// recover starts a worker that recovers an active task, and counts it as tried.
+func (f *fleet) recover(id string) {
+	f.Helper()
+	inspector := asynq.NewInspectorFromRedisClient(f.rdb)
+	lease := "asynq:{" + f.queue + "}:lease"
+	if err := f.rdb.ZAdd(f.Context(), lease, redis.Z{Score: float64(time.Now().Add(-time.Hour).Unix()), Member: id}).Err(); err != nil {
+		f.Fatal(err)
+	}
+	f.start()
+	f.await("asynq to recover the task", func() bool {
+		now, err := inspector.GetTaskInfo(f.queue, id)
+		return err == nil && now.State == asynq.TaskStateRetry && now.Retried == 1
+	})
+	if err := inspector.RunTask(f.queue, id); err != nil { // do not wait for asynq's pause
+		f.Fatal(err)
+	}
+}
+
 func (f *fleet) adopted(job, id string) jobs.RunID {
 	return jobs.RequestRunID(job, f.queue+"/"+id)
 }
@@ -288,25 +306,46 @@ func TestLostAckMakesNoSecondRun(t *testing.T) {
 	f.await("the ack to be lost", func() bool { return lost.Load() > 0 })
 	first.stop()
 
-	inspector := asynq.NewInspectorFromRedisClient(f.rdb)
-	lease := "asynq:{" + f.queue + "}:lease"
-	if err := f.rdb.ZAdd(f.Context(), lease, redis.Z{Score: float64(time.Now().Add(-time.Hour).Unix()), Member: "4711"}).Err(); err != nil {
-		t.Fatal(err)
-	}
-	f.start()
-	f.await("asynq to recover the task", func() bool {
-		now, err := inspector.GetTaskInfo(f.queue, "4711")
-		return err == nil && now.State == asynq.TaskStateRetry && now.Retried == 1
-	})
-	if err := inspector.RunTask(f.queue, "4711"); err != nil { // do not wait for asynq's pause
-		t.Fatal(err)
-	}
+	f.recover("4711")
 	f.gone("4711")
 	if got := d.all(); len(got) != 1 {
 		t.Errorf("got runs %v, want one", got)
 	}
 	f.send("settle", "{}", asynq.TaskID("4711")) // and this one is new
 	f.becomes(f.adopted("settle", "4711~2"), ledger.StateSucceeded)
+}
+
+// TestAReusedIDWhoseFirstTakeWasLostBecomesARun: the reply to the fetch of a second request is
+// lost, so asynq recovers it and counts it as tried, while the run of the first one is remembered.
+func TestAReusedIDWhoseFirstTakeWasLostBecomesARun(t *testing.T) {
+	f := newFleet(t)
+	var d done
+	f.job("settle", d.handle)
+	var second, lost atomic.Bool
+	first := f.start(f.broken(func(cmd redis.Cmder, send func() error) error {
+		err := send()
+		script, is := cmd.(*redis.Cmd)
+		if !is || !second.Load() || !says(cmd, "asynq:{"+f.queue+"}:pending") {
+			return err
+		}
+		if reply, ok := script.Val().([]any); ok && slices.Contains(reply, any("daily")) && lost.CompareAndSwap(false, true) {
+			return errLost
+		}
+		return err
+	}))
+	f.send("settle", "{}", asynq.TaskID("daily"))
+	f.becomes(f.adopted("settle", "daily"), ledger.StateSucceeded)
+	f.gone("daily")
+	second.Store(true)
+	f.send("settle", "{}", asynq.TaskID("daily"))
+	f.await("the fetch to be lost", lost.Load)
+	first.stop()
+	f.recover("daily")
+	f.becomes(f.adopted("settle", "daily~2"), ledger.StateSucceeded)
+	f.gone("daily")
+	if got := d.all(); len(got) != 2 {
+		t.Errorf("got runs %v, want one for each request", got)
+	}
 }
 
 // TestOptionsOfAPlainClientDoNotBindTheRun shows that a task ends when it is adopted, and with it

@@ -32,6 +32,7 @@ for i = 4, #ARGV, 4 do
       else
         call('ZADD', KEYS[4], what, id)
         call('HSET', key, 'msg', ARGV[i + 2], 'state', 'completed')
+        call('HDEL', key, 'lockstep:word') -- if a person runs it again, that is a new request
       end
       if unique ~= '' and call('GET', unique) == id then call('DEL', unique) end
     end

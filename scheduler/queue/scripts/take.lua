@@ -20,14 +20,18 @@
 -- ARGV[6]  session, or "": it cannot be woken
 -- ARGV[7]  field of the record for this fetch, or "" for no record
 -- ARGV[8]  ms after which a sleeper has polled again, or has died
--- ARGV[9]  expiry of the leases of foreign tasks, Unix seconds
--- ARGV[10] maximum number of foreign tasks, at least that of deliveries
--- ARGV[11...]  fields of handled fetches: they are removed
+-- ARGV[9]  seconds for which the leases of foreign tasks last
+-- ARGV[10] maximum number of foreign tasks, at least that of deliveries, at most 99
+-- ARGV[11] random text, with which the words of this fetch begin
+-- ARGV[12...]  fields of handled fetches: they are removed
 --
--- Reply: 0, then the IDs of the deliveries that were taken, oldest first; or 1, then the ID and the
--- message of each foreign task.
+-- Reply: 0, then the IDs of the deliveries that were taken, oldest first; or 1 and the time (server
+-- ms), then for each foreign task its ID, its message, and the time (server ms) at which it got its
+-- word, a blank and the word; or "" if it has none.
 -- Invariant: a taken delivery is in none of asynq's lists, its hash is deleted, and it is recorded.
--- A taken foreign task is active, with a lease.
+-- A taken foreign task is active, with a lease. It got its word from the first take by a build that
+-- knows words, in a field of its hash that asynq leaves alone. It has none if it had been tried
+-- before, since that attempt may have adopted it under another word.
 local call = redis.call
 local function now()
   local clock = call('TIME')
@@ -41,7 +45,30 @@ local function sleep()
   call('EXPIREAT', KEYS[6], math.ceil((ms + ARGV[8]) / 1000))
 end
 local function forget()
-  if #ARGV > 10 then call('HDEL', KEYS[5], unpack(ARGV, 11)) end
+  if #ARGV > 11 then call('HDEL', KEYS[5], unpack(ARGV, 12)) end
+end
+-- tried reports whether asynq has counted a task as tried, in field 6 of its protobuf message, or
+-- the message cannot be read.
+local function tried(message)
+  local at, is = 1, false
+  local function number()
+    local n, unit = 0, 1
+    repeat
+      local byte = string.byte(message, at)
+      if not byte then return nil end
+      at, n, unit = at + 1, n + byte % 128 * unit, unit * 128
+    until byte < 128
+    return n
+  end
+  while at <= #message do
+    local tag = number()
+    local kind = tag and tag % 8
+    local n = kind == 1 and 8 or kind == 5 and 4 or (kind == 0 or kind == 2) and number()
+    if not n then return true end
+    if tag == 48 then is = n > 0 end
+    if kind ~= 0 then at = at + n end
+  end
+  return is
 end
 if call('EXISTS', KEYS[2]) == 1 then
   forget()
@@ -73,13 +100,23 @@ if #keys == 0 then
   call('LTRIM', KEYS[1], 0, -1 - n)
 elseif reply[1] == 1 then
   call('LLEN', KEYS[7])
-  for i = 2, #reply, 2 do call('ZADD', KEYS[8], ARGV[9], reply[i]) end
+  local ms, tasks = now(), {}
+  local expiry = string.format('%.0f', math.floor(ms / 1000) + ARGV[9])
+  for i = 2, #reply, 2 do call('ZADD', KEYS[8], expiry, reply[i]) end
   for i = 2, #reply, 2 do call('LPUSH', KEYS[7], reply[i]) end
   call('LTRIM', KEYS[1], 0, -1 - n)
   for i = 1, #keys do
-    call('HSET', keys[i], 'state', 'active')
+    local id, message, word = reply[2 * i], reply[2 * i + 1], call('HGET', keys[i], 'lockstep:word')
+    if word or tried(message) then
+      call('HSET', keys[i], 'state', 'active')
+    else
+      word = ms .. ' ' .. ARGV[11] .. string.format('%02d', i)
+      call('HSET', keys[i], 'state', 'active', 'lockstep:word', word)
+    end
     call('HDEL', keys[i], 'pending_since')
+    tasks[3 * i - 2], tasks[3 * i - 1], tasks[3 * i] = id, message, word or ''
   end
+  reply = {1, ms, unpack(tasks)}
 else
   if ARGV[7] ~= '' then call('HSET', KEYS[5], ARGV[7], now() .. '\31' .. table.concat(reply, '\31', 2)) end
   call('LTRIM', KEYS[1], 0, -1 - n)
