@@ -51,8 +51,9 @@ type Claimed struct {
 	// contains none of it. The error is a [*jobs.SignatureError]; nil for a trusted run.
 	Refused error
 
-	// For [ClaimLater]: a run that goes first and that may be claimed instead of this one, since it
-	// was offered its locks before, and its delivery is still in its queue. Nil for none.
+	// For [ClaimLater]: a run that goes first and that may be claimed instead of this one, since
+	// its delivery is still in its queue, and may not be the next one that is fetched: the run was
+	// offered its locks before, or is in another queue. Nil for none.
 	First *Due
 
 	// For [ClaimCrashed]: how often, and whether the run is a suspect, see [Record.Suspect].

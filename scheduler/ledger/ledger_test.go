@@ -938,6 +938,15 @@ func TestAHistoryKeepsItsBounds(t *testing.T) {
 	})
 }
 
+// longDue makes a due run older than all that are made now: due times have a resolution of 1 ms.
+func (f *fixture) longDue(run jobs.RunID, queue string) {
+	f.Helper()
+	since := f.find(run).DueSince
+	member := func(at time.Time) string { return fmt.Sprintf("%s\x00%016d\x00%s", queue, at.UnixMilli(), run) }
+	f.rdb.ZRem(f.Context(), f.key("ready"), member(since))
+	f.rdb.ZAdd(f.Context(), f.key("ready"), redis.Z{Member: member(since.Add(-time.Second))})
+}
+
 func TestTheRunThatHasBeenDueForLongestGoesFirst(t *testing.T) {
 	each(t, func(f *fixture) {
 		older := f.run()
@@ -945,11 +954,7 @@ func TestTheRunThatHasBeenDueForLongestGoesFirst(t *testing.T) {
 		if err != nil {
 			f.Fatal(err)
 		}
-		// Due times have a resolution of 1 ms: make sure that the first one is older.
-		record := f.find(older.Run)
-		member := func(at time.Time) string { return fmt.Sprintf("default\x00%016d\x00%s", at.UnixMilli(), older.Run) }
-		f.rdb.ZRem(f.Context(), f.key("ready"), member(record.DueSince))
-		f.rdb.ZAdd(f.Context(), f.key("ready"), redis.Z{Member: member(record.DueSince.Add(-time.Second))})
+		f.longDue(older.Run, "default")
 		w := f.session("w")
 		direct := func(before ...string) ledger.ClaimOutcome {
 			request := f.request(w)
@@ -973,6 +978,40 @@ func TestTheRunThatHasBeenDueForLongestGoesFirst(t *testing.T) {
 			f.Errorf("%s, want %s", got, ledger.ClaimGranted)
 		}
 	})
+}
+
+// TestAClaimThatGivesWayToAnotherQueueNamesItsRun: the delivery of that run may not be the next one
+// that is fetched. In the same queue it is.
+func TestAClaimThatGivesWayToAnotherQueueNamesItsRun(t *testing.T) {
+	for queue, named := range map[string]bool{"low": true, "default": false} {
+		t.Run(queue, func(t *testing.T) {
+			each(t, func(f *fixture) {
+				slow := newJob("slow")
+				slow.Queue = queue
+				older, err := f.Enqueue(f.Context(), ledger.Request{Job: slow, ID: "1", Trigger: ledger.TriggerEnqueue})
+				if err != nil {
+					f.Fatal(err)
+				}
+				if err := f.Confirm(f.Context(), older.Due); err != nil {
+					f.Fatal(err)
+				}
+				f.longDue(older.Run, queue)
+				younger, err := f.Enqueue(f.Context(), ledger.Request{Job: newJob("other"), ID: "1", Trigger: ledger.TriggerEnqueue})
+				if err != nil {
+					f.Fatal(err)
+				}
+				request := f.request(f.session("w"))
+				defer request.Drop()
+				claimed, err := f.Claim(f.Context(), request, younger.Due[0], 0, []string{"default", "low"})
+				if err != nil || claimed.Outcome != ledger.ClaimLater || (claimed.First != nil) != named {
+					f.Fatalf("%+v, %v, want it to give way, and the first run named: %v", claimed, err, named)
+				}
+				if named && *claimed.First != older.Due[0] {
+					f.Errorf("%+v goes first, want %+v", *claimed.First, older.Due[0])
+				}
+			})
+		})
+	}
 }
 
 func TestDutyPassesOnWhenItsHolderEnds(t *testing.T) {

@@ -80,7 +80,7 @@ func (w *Worker) adopt(ctx context.Context, some []queue.Request, slots int) []e
 		}
 	}
 	// It is their turn, so those that find a slot start at once, or soon.
-	startable := func(d ledger.Due) bool { _, ok := w.direct(d); return ok }
+	startable := func(d ledger.Due) bool { _, ok := w.direct(d, 0); return ok }
 	n := 0
 	for n < len(due) && startable(due[n]) {
 		n++

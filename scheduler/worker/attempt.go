@@ -113,6 +113,12 @@ func (w *Worker) follow(request *locks.Request, due ledger.Due, before []string,
 		w.locks.Extension().Doubt()
 		due.PutBack = before == nil
 		w.pusher.Add(due) // for a worker that has a session
+	case claimed.Outcome == ledger.ClaimLater && claimed.First != nil && w.o.Queues[claimed.First.Queue] < w.o.Queues[due.Queue]:
+		// It gave way in a turn of all queues, and is still the first of its own. Its delivery goes
+		// to the end of that queue.
+		for i := range claimed.Due {
+			claimed.Due[i].Offered = true
+		}
 	case claimed.Outcome == ledger.ClaimLater:
 		w.pusher.Add(claimed.Due...)
 		return
@@ -136,27 +142,40 @@ func (w *Worker) follow(request *locks.Request, due ledger.Due, before []string,
 // earlier.
 func (w *Worker) handOn(due []ledger.Due) {
 	for i, d := range due {
-		before, ok := w.direct(d)
-		if !ok {
+		d.Offered = true
+		if !w.passOn(d) {
 			w.pusher.Add(d)
 			continue
 		}
-		d.Offered = true
 		rest := due[i+1:]
 		for j := range rest {
 			rest[j].Offered = true
 		}
 		w.deliver(w.attempts, rest)
-		w.attempt.Go(func() { w.claim(d, before) })
 		return
 	}
-	if d, ok := w.offers.take(); ok {
-		if before, ok := w.direct(d); ok {
-			w.attempt.Go(func() { w.claim(d, before) })
-			return
-		}
+	if d, ok := w.offers.take(); ok && w.passOn(d) {
+		return
 	}
 	w.slots.Free(1)
+}
+
+// turnEvery is how many times slots are passed on here until a run of any queue goes first, if it
+// was due earlier. The runs of one hot lock may follow each other in a slot without end, and all
+// other deliveries would wait. A turn costs the lock the time of one other run, so turns are few.
+const turnEvery = 16
+
+// passOn claims a run in a slot that the caller has taken, and returns false if it may not start
+// here.
+func (w *Worker) passOn(d ledger.Due) bool {
+	before, ok := w.direct(d, w.o.Queues[d.Queue])
+	if ok && w.handed.Add(1)%turnEvery == 0 {
+		before, ok = w.direct(d, 0)
+	}
+	if ok {
+		w.attempt.Go(func() { w.claim(d, before) })
+	}
+	return ok
 }
 
 // putOff leaves a run to another worker, or to a later time.

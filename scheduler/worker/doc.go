@@ -23,11 +23,16 @@
 // An attempt keeps its slot until its finish gets a reply. If the finish made a run due, because it
 // freed the locks that the run waited for, the attempt passes its slot to that run. Behind a
 // backlog no other slot is free, the delivery of the run would go to the end of the queue, and its
-// locks would be reserved without use. If the claim gives way to a run that has also waited, and
-// whose delivery is still in its queue, the slot is for that run. If it gives way to any other run,
-// the slot is for the next delivery. When another process freed the locks and no slot is free, the
-// first slot that becomes free within a moment is for the run that was offered them, under the same
-// rule.
+// locks would be reserved without use. If the claim gives way to a run that has also waited, or is
+// in another queue, and whose delivery is still in its queue, the slot is for that run. If it gives
+// way to any other run, the slot is for the next delivery. When another process freed the locks and
+// no slot is free, the first slot that becomes free within a moment is for the run that was offered
+// them, under the same rule.
+//
+// The runs of one hot lock may so follow each other in a slot for as long as more of them wait, and
+// no delivery is fetched meanwhile. So each 16th time a worker passes a slot on (turnEvery), the
+// claim gives way to an older run of any queue, whatever its weight. The run that gives way to a
+// queue of a lower weight gets the next slot that becomes free.
 //
 // While attempts here are brief, each gives its slot away as soon as its executor has returned and
 // its finish is on its way, if that is a success. The hold stays until the reply. A run that the

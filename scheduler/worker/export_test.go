@@ -35,6 +35,9 @@ func (w *Worker) SetRound(at time.Time) { w.round.Store(&at) }
 // StallLimit is how old the last round may become.
 const StallLimit = stallLimit
 
+// Slow is how long an attempt takes that is certainly not brief.
+const Slow = slow
+
 // Ahead returns how many deliveries a worker may have in hand beyond its free slots.
 func (w *Worker) Ahead() int {
 	w.slots.mu.Lock()

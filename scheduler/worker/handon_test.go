@@ -194,3 +194,70 @@ func TestSlotIsPassedToNoRunThatWasDueLater(t *testing.T) {
 		t.Errorf("the run of the bill was number %d, before runs that had been due for longer", at+1)
 	}
 }
+
+// TestChainOfHandOnsLetsAnotherQueueIn has one slot, in which the runs of a bill follow each other
+// in a queue of a high weight, and a run in a queue of a low weight that was due before nearly all
+// of them. That run does not wait for the end of the chain, and the bill keeps its order.
+func TestChainOfHandOnsLetsAnotherQueueIn(t *testing.T) {
+	f := newFleet(t)
+	const waits = 50
+	var mu sync.Mutex
+	var order []jobs.RunID
+	note := func(r *jobs.Run[struct{}]) {
+		mu.Lock()
+		defer mu.Unlock()
+		order = append(order, r.ID())
+	}
+	began := func(n int) func() bool {
+		return func() bool { mu.Lock(); defer mu.Unlock(); return len(order) == n }
+	}
+	critical := func(j *jobs.Job) { j.Queue, j.Lock.Exclusive = f.queue+"-critical", []string{"bill:1"} }
+	first := make(chan struct{})
+	holds := f.job("holds", func(ctx context.Context, r *jobs.Run[struct{}]) error {
+		note(r)
+		select {
+		case <-first:
+		case <-ctx.Done():
+		}
+		return nil
+	}, critical)
+	settle := f.job("settle", func(_ context.Context, r *jobs.Run[struct{}]) error { note(r); return nil }, critical)
+	other := f.job("other", func(_ context.Context, r *jobs.Run[struct{}]) error { note(r); return nil },
+		func(j *jobs.Job) { j.Queue = f.queue + "-low" })
+	w := f.start(func(o *worker.Options) {
+		o.Concurrency, o.Queues = 1, map[string]int{holds.Queue: 6, other.Queue: 1}
+	})
+	f.enqueue(holds, "1")
+	f.await("the first run to begin", began(1))
+	start := time.Now()
+	f.enqueue(other, "1")
+	client := f.client()
+	for i := range waits {
+		asked, err := f.ledger.Enqueue(t.Context(), ledger.Request{Job: settle, ID: fmt.Sprintf("%02d", i), Trigger: ledger.TriggerEnqueue})
+		if err != nil {
+			t.Fatal(err)
+		}
+		request, err := client.Extension().Begin()
+		if err != nil {
+			t.Fatal(err)
+		}
+		claimed, err := f.ledger.Claim(t.Context(), request, asked.Due[0], time.Minute, nil)
+		request.Drop()
+		if err != nil || claimed.Outcome != ledger.ClaimWaiting {
+			t.Fatalf("the run of the bill: %+v, %v, want it to wait", claimed, err)
+		}
+	}
+	// A brief attempt would give its slot away, to the delivery that was fetched ahead.
+	f.await("the first run to take long", func() bool { return time.Since(start) > worker.Slow && w.Ahead() == 0 })
+	close(first)
+	f.await("all runs to begin", began(waits+2))
+	at := slices.Index(order, "other#1")
+	t.Logf("the run of the low queue was number %d of %d", at+1, len(order))
+	if at > waits/2 {
+		t.Errorf("the run of the low queue was number %d of %d, want it to interrupt the chain", at+1, len(order))
+	}
+	if bill := slices.Delete(slices.Clone(order), at, at+1); !slices.IsSorted(bill) {
+		t.Errorf("the runs of the bill began as %s, want the order of their requests", bill)
+	}
+	f.await("the slot to be free", func() bool { return w.FreeSlots() == 1 })
+}

@@ -139,6 +139,7 @@ type Worker struct {
 	began   flows         // attempts that began here, by queue
 	aside   chan struct{} // requests a look at runs that are set aside; buffer of one
 	busy    atomic.Int64  // slots in which an attempt runs
+	handed  atomic.Int64  // how many times a slot was passed on to a run: see turnEvery
 	pace    pace          // of attempts here
 	// deliveries that have waited for a slot and got one, to be claimed together
 	seated space.Commit[*fetched]
@@ -751,7 +752,7 @@ func (w *Worker) Deliver(ctx context.Context, due []ledger.Due) bool {
 // the queue, else to the queue. It does not block.
 func (w *Worker) deliver(_ context.Context, due []ledger.Due) {
 	for _, d := range due {
-		before, ok := w.direct(d)
+		before, ok := w.direct(d, w.o.Queues[d.Queue])
 		if !ok || w.pusher.Waiting(before) || !w.slots.TryTake() {
 			if ok && d.Offered {
 				w.offers.add(d)
@@ -764,11 +765,11 @@ func (w *Worker) deliver(_ context.Context, due []ledger.Due) {
 }
 
 // direct reports whether this worker may claim a run without a delivery, if it has a slot. before
-// names the queues in which a run that was due earlier goes first; runs in paused ones do not
-// start.
-func (w *Worker) direct(d ledger.Due) (before []string, ok bool) {
+// names the queues of at least this weight, in which a run that was due earlier goes first; runs in
+// paused ones do not start.
+func (w *Worker) direct(d ledger.Due, weight int) (before []string, ok bool) {
 	paused := w.paused.Load()
-	weight, served := w.o.Queues[d.Queue]
+	_, served := w.o.Queues[d.Queue]
 	if !served || w.draining.Load() || paused == nil || (*paused)[d.Queue] {
 		return nil, false
 	}

@@ -14,8 +14,9 @@
 --   behind, pushes: earlier ticks of its job go first, it waits behind them
 --   later, pushes, first: a run that was due earlier goes first; this one must be pushed, under the
 --     next n; no pushes during a grace period, in which nothing is claimed. first (id, n, queue, or
---     empty): that run, if it was offered its locks before, and its delivery is in its queue, so
---     that no worker is about to claim it
+--     empty): that run, if its delivery is in its queue, so that no worker is about to claim it,
+--     and may not be the next one that is fetched: the run was offered its locks before, or is in
+--     another queue
 --   over, pushes: it has ended: its time to start is over, or its bundle can never be granted
 --   needs, mark, definition: the worker has not named such a definition as one that it can run, or
 --     the definition is missing ('');
@@ -67,7 +68,7 @@ for i = 9, #ARGV do
   local other, before, queued = goesFirst(ARGV[i], run[R_SINCE])
   if other then
     local goes = {}
-    if queued then pushes(goes, other, before) end
+    if queued and (other[R_WAITS] == '1' or ARGV[i] ~= run[R_QUEUE]) then pushes(goes, other, before) end
     -- under the next n: a late copy of this claim must not take what a delivery is pushed for
     due(id, run)
     pushes(list, id, run)

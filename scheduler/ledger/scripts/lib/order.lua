@@ -1,9 +1,8 @@
 -- The order in which due runs begin.
 
 -- goesFirst returns a run that has been due in a queue since an earlier time than this one (server
--- ms), and so goes first: its id and record, and whether it was offered its locks before, and its
--- delivery is in its queue. It returns nil if there is none. A run that was set aside delays no
--- delivery.
+-- ms), and so goes first: its id and record, and whether its delivery is in its queue. It returns
+-- nil if there is none. A run that was set aside delays no delivery.
 local function goesFirst(queue, at)
   local first = call('ZRANGEBYLEX', READY, '[' .. queue .. '\0', '(' .. queue .. '\1', 'LIMIT', '0', 8)
   for i = 1, #first do
@@ -15,10 +14,9 @@ local function goesFirst(queue, at)
       call('ZREM', READY, first[i]) -- no claim of it can succeed
     -- others may be put off for long, and must not delay this one
     elseif delivered and run[R_CRASHES] == '0' then
-      local waits = run[R_WAITS] == '1'
-      local queued = waits and call('ZSCORE', SENT, id)
+      local queued = call('ZSCORE', SENT, id)
       -- else it was offered its locks just now, and is about to be claimed
-      if not waits or queued then return id, run, queued end
+      if run[R_WAITS] ~= '1' or queued then return id, run, queued end
     end
   end
 end
