@@ -70,6 +70,8 @@ func (t *tool) jobLsCommand() *cobra.Command {
   no worker carries it
                 it was removed from the config, and its ticks are missed; lockstep job forget removes
                 its data
+  no worker serves its queue
+                its runs do not start: start a worker with that queue, or add it to worker.queues
 
 --state and --error go by the last run.`,
 		Args: noArgs,
@@ -177,7 +179,7 @@ func (t *tool) jobFacts(j *admin.Job, now time.Time) []fact {
 		{"next tick", withAge(j.NextTick.String(), until(now, j.NextTick.Time))},
 		{j.Kind, j.Work},
 		{"args", compactJSON(j.Args)},
-		{"queue", pausedQueue(j)},
+		{"queue", queueFact(j)},
 		{"drifted", map[bool]string{true: "workers also carry another definition of it: lockstep doctor shows which"}[j.Drifted]},
 		{"carried", map[bool]string{true: "no worker carries it; lockstep job forget " + j.Name + " removes its data"}[!j.Carried]},
 	}
@@ -227,14 +229,18 @@ func policyFacts(d *admin.Defined) []fact {
 	return facts
 }
 
-func pausedQueue(j *admin.Job) string {
+func queueFact(j *admin.Job) string {
+	var notes []string
 	if j.QueuePaused {
-		return j.Queue + " (paused)"
+		notes = append(notes, "paused")
 	}
-	return j.Queue
+	if !j.QueueServed {
+		notes = append(notes, "no worker serves it")
+	}
+	return withAge(j.Queue, strings.Join(notes, "; "))
 }
 
-// withAge appends an age in parentheses.
+// withAge appends an age, or a remark, in parentheses.
 func withAge(s, age string) string {
 	if s == "" || age == "" {
 		return s

@@ -311,6 +311,7 @@ func (t *tool) state(word string) string {
 		"ready": green, "ok": green, "draining": yellow, "warning": yellow, "error": red,
 		"crashed": red, "lost lease": yellow, "gone": red, "late": red, "stuck": red,
 		"paused": yellow, "queue paused": yellow, "drifted": yellow, "no worker carries it": yellow,
+		"no worker serves its queue": yellow,
 	}[word], toneColors[ledger.State(word).Facts().Tone])
 	if code == "" {
 		return word

@@ -136,7 +136,7 @@ func TestAJobIsLateWhenItWasSilentForTooLong(t *testing.T) {
 		want           bool
 	}{{26 * time.Hour, 25 * time.Hour, false}, {26 * time.Hour, 27 * time.Hour, true}, {0, 1000 * time.Hour, false}} {
 		record := ledger.JobRecord{Job: &jobs.Job{Name: "j", MaxSilence: test.silence}, Silent: now.Add(-test.since)}
-		if got := noted(&listedJob{JobRecord: record, at: now}, nil).Late; got != test.want {
+		if got := noted(&listedJob{JobRecord: record, at: now}, new(conditions)).Late; got != test.want {
 			t.Errorf("silent for %v of %v: late %v, want %v", test.since, test.silence, got, test.want)
 		}
 	}

@@ -19,12 +19,12 @@ import (
 )
 
 // Notes are the remarks about a job that does not simply do its work: see [Job.Notes].
-var Notes = []string{"late", "paused", "queue paused", "drifted", "no worker carries it"}
+var Notes = []string{"late", "paused", "queue paused", "drifted", "no worker carries it", "no worker serves its queue"}
 
 // Notes returns the elements of [Notes] that apply to a job.
 func (j *Job) Notes() []string {
 	var notes []string
-	for i, is := range []bool{j.Late, j.Paused != "", j.QueuePaused, j.Drifted, !j.Carried} {
+	for i, is := range []bool{j.Late, j.Paused != "", j.QueuePaused, j.Drifted, !j.Carried, !j.QueueServed} {
 		if is {
 			notes = append(notes, Notes[i])
 		}
@@ -62,7 +62,7 @@ func (r *Reader) JobPage(ctx context.Context, filter Filter, note, cursor string
 	if err != nil {
 		return nil, "", 0, err
 	}
-	paused, err := r.book.Paused(ctx)
+	c, err := r.conditions(ctx)
 	if err != nil {
 		return nil, "", 0, err
 	}
@@ -76,9 +76,9 @@ func (r *Reader) JobPage(ctx context.Context, filter Filter, note, cursor string
 		some := []Job{} // that may be on the page
 		for ; from < len(all.jobs) && len(some) < describedAtOnce; from++ {
 			job := &all.jobs[from]
-			remarks := noted(job, paused)
+			remarks := noted(job, c)
 			if job.Job.Name != cursor && filter.mayBe(job.Job) && (note == "" || slices.Contains(remarks.Notes(), note)) {
-				some = append(some, r.described(job, paused))
+				some = append(some, r.described(job, c))
 			}
 		}
 		if filter.NeedsRuns() {
@@ -96,7 +96,7 @@ func (r *Reader) JobPage(ctx context.Context, filter Filter, note, cursor string
 		next = page[limit-1].Name
 	}
 	if all.took >= catalogFree {
-		if page, err = r.reread(ctx, page, paused, all); err != nil {
+		if page, err = r.reread(ctx, page, c, all); err != nil {
 			return nil, "", 0, err
 		}
 	}
@@ -108,7 +108,7 @@ func (r *Reader) JobPage(ctx context.Context, filter Filter, note, cursor string
 
 // reread returns jobs of a listing as they are now: a person may just have paused one of them.
 // Their runs are as before.
-func (r *Reader) reread(ctx context.Context, page []Job, paused []string, all *listing) ([]Job, error) {
+func (r *Reader) reread(ctx context.Context, page []Job, c *conditions, all *listing) ([]Job, error) {
 	names := make([]string, len(page))
 	for i := range page {
 		names[i] = page[i].Name
@@ -128,7 +128,7 @@ func (r *Reader) reread(ctx context.Context, page []Job, paused []string, all *l
 			at++
 		}
 		listed := newListed(record, now, all.find(record.Job.Name))
-		job := r.described(&listed, paused)
+		job := r.described(&listed, c)
 		job.Running, job.Outstanding, job.LastRun = page[at].Running, page[at].Outstanding, page[at].LastRun
 		again = append(again, job)
 	}
@@ -142,14 +142,14 @@ func (r *Reader) Drifted(ctx context.Context, most int) ([]Job, error) {
 	if err != nil {
 		return nil, err
 	}
-	paused, err := r.book.Paused(ctx)
+	c, err := r.conditions(ctx)
 	if err != nil {
 		return nil, err
 	}
 	var drifted []Job
 	for i := range all.jobs {
 		if all.jobs[i].Drifted && len(drifted) < most {
-			drifted = append(drifted, r.described(&all.jobs[i], paused))
+			drifted = append(drifted, r.described(&all.jobs[i], c))
 		}
 	}
 	return drifted, nil
@@ -161,7 +161,7 @@ func (r *Reader) Job(ctx context.Context, name string) (*Job, error) {
 	if err != nil {
 		return nil, err
 	}
-	paused, err := r.book.Paused(ctx)
+	c, err := r.conditions(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -169,7 +169,7 @@ func (r *Reader) Job(ctx context.Context, name string) (*Job, error) {
 	if err != nil {
 		return nil, err
 	}
-	described, err := r.withRuns(ctx, []Job{r.described(&list[0], paused)}, running)
+	described, err := r.withRuns(ctx, []Job{r.described(&list[0], c)}, running)
 	if err != nil {
 		return nil, err
 	}
@@ -191,8 +191,8 @@ const (
 )
 
 // described returns a job without its runs, with its secret args if this reader shows them.
-func (r *Reader) described(job *listedJob, paused []string) Job {
-	described := newJob(job, paused)
+func (r *Reader) described(job *listedJob, c *conditions) Job {
+	described := newJob(job, c)
 	if r.reveals() {
 		described.Args = job.Job.Args
 	}
@@ -250,9 +250,9 @@ func (r *Reader) now(ctx context.Context) (time.Time, error) { return r.space.No
 
 // noted returns no more of a job than its name and what [Job.Notes] needs. It was late or not when
 // it was read: its last success is not known for later.
-func noted(job *listedJob, paused []string) Job {
-	remarks := Job{Name: job.Job.Name, Paused: Text(job.Paused), QueuePaused: slices.Contains(paused, job.Job.Queue),
-		Drifted: job.Drifted, Carried: !job.Uncarried, Late: isLate(&job.JobRecord, job.at)}
+func noted(job *listedJob, c *conditions) Job {
+	remarks := Job{Name: job.Job.Name, Paused: Text(job.Paused), QueuePaused: slices.Contains(c.paused, job.Job.Queue),
+		QueueServed: c.served[job.Job.Queue], Drifted: job.Drifted, Carried: !job.Uncarried, Late: isLate(&job.JobRecord, job.at)}
 	if job.Job.Paused {
 		remarks.Paused = "by its definition"
 	}
@@ -260,8 +260,8 @@ func noted(job *listedJob, paused []string) Job {
 }
 
 // newJob returns a job without its runs.
-func newJob(of *listedJob, paused []string) Job {
-	job := noted(of, paused)
+func newJob(of *listedJob, c *conditions) Job {
+	job := noted(of, c)
 	job.Defined, job.Definition, job.LastSuccess = newDefined(of.Job), Text(of.Hash), Instant{of.LastSuccess}
 	if of.Job.Scheduled() {
 		job.Cursor, job.NextTick = Instant{of.Cursor}, TickTime{of.after(later(of.Cursor, of.at))}

@@ -89,16 +89,16 @@ func (r *Reader) Overview(ctx context.Context, snapshot *Snapshot) (*Overview, e
 	o := &Overview{At: Instant{now}, Runs: runs, Workers: []Replica{}, Others: []Holder{}, Noted: []Job{}, Next: []NextTick{}, Words: map[string]string{},
 		Pending: []Run{}, Disputed: []string{}}
 	o.fleet(snapshot)
+	c := conditionsOf(snapshot, paused)
 	o.Waits, o.MoreWait = some(append([]Wait{}, snapshot.Waits...), showWaits)
 	switch all, err := r.all(ctx); {
 	case errors.As(err, &o.Reading):
 	case err != nil:
 		return nil, err
 	default:
-		o.jobs(all.jobs, paused, now)
+		o.jobs(all.jobs, c, now)
 	}
 	waiting := o.pending(outstanding)
-	c := conditionsOf(snapshot, paused)
 	unable, err := r.unable(ctx, c)
 	if err != nil {
 		return nil, err
@@ -108,15 +108,15 @@ func (r *Reader) Overview(ctx context.Context, snapshot *Snapshot) (*Overview, e
 }
 
 // jobs fills in the jobs that do not simply do their work, and the next ticks.
-func (o *Overview) jobs(list []listedJob, paused []string, now time.Time) {
+func (o *Overview) jobs(list []listedJob, c *conditions, now time.Time) {
 	o.Jobs = len(list)
 	coming := make(nextHeap, 0, len(list))
 	for i := range list {
 		job := &list[i]
-		switch remarks := noted(job, paused); {
+		switch remarks := noted(job, c); {
 		case len(remarks.Notes()) == 0:
 		case len(o.Noted) < showNoted:
-			o.Noted = append(o.Noted, newJob(job, paused))
+			o.Noted = append(o.Noted, newJob(job, c))
 		default:
 			o.MoreNote++
 		}

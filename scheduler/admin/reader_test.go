@@ -15,6 +15,7 @@ import (
 	"lockstep/locks/space"
 	"lockstep/scheduler/admin/fakes"
 	"lockstep/scheduler/ledger"
+	"lockstep/scheduler/worker"
 )
 
 func idsOf(runs []Run) []string {
@@ -372,6 +373,49 @@ func TestErrorsOfAReadAreReturned(t *testing.T) {
 	} {
 		if err := read(ctx); err == nil || errors.Is(err, ledger.ErrUnknown) {
 			t.Errorf("%s: got %v, want the error of the connection", name, err)
+		}
+	}
+}
+
+// TestAJobWhoseQueueNoWorkerServesHasANote: a worker serves a queue also when that is paused, or
+// its jobs differ. One that drains starts nothing any more.
+func TestAJobWhoseQueueNoWorkerServesHasANote(t *testing.T) {
+	t.Parallel()
+	const note = "no worker serves its queue"
+	serves := func(state string, drifted int, queues ...string) worker.Card {
+		card := worker.Card{State: state, Drifted: drifted, Queues: map[string]int{}}
+		for _, queue := range queues {
+			card.Queues[queue] = 1
+		}
+		return card
+	}
+	for name, test := range map[string]struct {
+		live   []worker.Card
+		paused []string
+		noted  bool
+	}{
+		"one worker serves it":     {live: []worker.Card{serves("ready", 0, "day"), serves("ready", 0, "night")}},
+		"the queue is paused":      {live: []worker.Card{serves("ready", 0, "night")}, paused: []string{"night"}},
+		"the worker drifts":        {live: []worker.Card{serves("ready", 1, "night")}},
+		"others serve other ones":  {live: []worker.Card{serves("ready", 0, "day")}, noted: true},
+		"also paused":              {live: []worker.Card{serves("ready", 0, "day")}, paused: []string{"night"}, noted: true},
+		"the only one that drains": {live: []worker.Card{serves("draining", 0, "night"), serves("ready", 0, "day")}, noted: true},
+		"no worker is live":        {noted: true},
+	} {
+		f := fakes.Crew(test.live...)
+		f.PausedQueues = test.paused
+		f.Registered[0].Job.Queue = "night"
+		r := readerOf(f)
+		job, err := r.Job(t.Context(), "j")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := slices.Contains(job.Notes(), note); got != test.noted {
+			t.Errorf("%s: the job has the notes %q, want the note: %v", name, job.Notes(), test.noted)
+		}
+		page, err := r.Jobs(t.Context(), Filter{Queue: "night"}, note)
+		if err != nil || (len(page) == 1) != test.noted {
+			t.Errorf("%s: %d jobs have the note, %v, want it: %v", name, len(page), err, test.noted)
 		}
 	}
 }

@@ -429,6 +429,7 @@ type Job struct {
 	// the actor and the reason, or that the definition pauses it; null when its ticks run
 	Paused      Text    `json:"paused"`
 	QueuePaused bool    `json:"queue_paused"`
+	QueueServed bool    `json:"queue_served"` // by a live worker that does not drain
 	LastSuccess Instant `json:"last_success_at"`
 	Late        bool    `json:"late"`    // without a success for longer than max_silence
 	Drifted     bool    `json:"drifted"` // live workers carry another definition of it

@@ -100,7 +100,7 @@ func TestShapesAreWhatScriptsRelyOn(t *testing.T) {
 			"timeout_seconds": 7200,
 			"retry": {"max": 3, "backoff": "exponential", "initial_seconds": 5, "max_delay_seconds": 300},
 			"overlap": "skip", "max_queued": 10, "on_missed": "last", "on_crash": "rerun", "max_crashes": 3, "start_deadline_seconds": null, "jitter_seconds": null,
-			"max_silence_seconds": null, "next_tick": "2026-11-22T01:00:00Z", "cursor": "2026-11-21T01:00:00.000Z", "paused": null, "queue_paused": false,
+			"max_silence_seconds": null, "next_tick": "2026-11-22T01:00:00Z", "cursor": "2026-11-21T01:00:00.000Z", "paused": null, "queue_paused": false, "queue_served": true,
 			"last_success_at": null, "late": false, "drifted": false, "carried": true, "definition": null, "running": 1,
 			"outstanding": 1,
 			"last_run": {"id": "nightly-backup@2026-11-20T01:00:00Z", "job": "nightly-backup", "trigger": "schedule",
@@ -116,7 +116,7 @@ func TestShapesAreWhatScriptsRelyOn(t *testing.T) {
 			"queue": "critical", "locks": ["bill:{bill_ids[*]}"], "timeout_seconds": null,
 			"retry": {"max": 0, "backoff": "", "initial_seconds": 0, "max_delay_seconds": 0}, "overlap": "skip",
 			"max_queued": 10, "on_missed": "last", "on_crash": "rerun", "max_crashes": 3, "start_deadline_seconds": null, "jitter_seconds": null,
-			"max_silence_seconds": null, "next_tick": null, "cursor": null, "paused": null, "queue_paused": false,
+			"max_silence_seconds": null, "next_tick": null, "cursor": null, "paused": null, "queue_paused": false, "queue_served": true,
 			"last_success_at": null, "late": false, "drifted": false, "carried": true, "definition": null, "running": 1, "outstanding": 3,
 			"last_run": null}`},
 		"next ticks": {get(r.Next(ctx, "", 1)), `[

@@ -50,6 +50,17 @@ func DueReasons() []WaitReason {
 type conditions struct {
 	paused   []string // queues
 	sessions []session
+	served   map[string]bool // queues of which a worker starts runs
+}
+
+func newConditions(paused []string, sessions []session) *conditions {
+	c := &conditions{paused, sessions, make(map[string]bool)}
+	for _, s := range sessions {
+		for queue := range s.card.Queues {
+			c.served[queue] = c.served[queue] || s.serves(queue)
+		}
+	}
+	return c
 }
 
 // conditions reads the pauses and the workers' cards. It reads no holds.
@@ -62,11 +73,11 @@ func (r *Reader) conditions(ctx context.Context) (*conditions, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &conditions{paused: paused}
-	for _, record := range records {
-		c.sessions = append(c.sessions, newSession(record))
+	sessions := make([]session, len(records))
+	for i, record := range records {
+		sessions[i] = newSession(record)
 	}
-	return c, nil
+	return newConditions(paused, sessions), nil
 }
 
 // waitingFor returns why a run does not run; nil for a running or finished run.
@@ -257,11 +268,17 @@ func many(n int, one, format string) string {
 func (c *conditions) serve(queue string) []session {
 	var serve []session
 	for _, s := range c.sessions {
-		if _, serves := s.card.Queues[queue]; s.worker && serves && s.left > 0 && s.card.State != "draining" {
+		if s.serves(queue) {
 			serve = append(serve, s)
 		}
 	}
 	return serve
+}
+
+// serves reports whether this is a worker that starts runs of a queue.
+func (s session) serves(queue string) bool {
+	_, serves := s.card.Queues[queue]
+	return s.worker && serves && s.left > 0 && s.card.State != "draining"
 }
 
 func lacks(queue, what string) *WaitingFor {
@@ -440,4 +457,4 @@ const (
 )
 
 // conditionsOf makes conditions of a snapshot that was already read.
-func conditionsOf(s *Snapshot, paused []string) *conditions { return &conditions{paused, s.sessions} }
+func conditionsOf(s *Snapshot, paused []string) *conditions { return newConditions(paused, s.sessions) }

@@ -17,8 +17,8 @@
 //	/readyz                      200 while the worker may take runs, else 503: it drains, its
 //	                             session is in doubt, or Redis takes no writes
 //	/metrics                     for Prometheus: see Metrics
-//	/api/v1/jobs                 ?note=: only those that are late, paused, queue paused, drifted or
-//	                             carried by no worker
+//	/api/v1/jobs                 ?note=: only those that are late, paused, queue paused, drifted,
+//	                             carried by no worker, or in a queue that no worker serves
 //	/api/v1/jobs/{job}           and jobs/{job}/ticks, jobs/{job}/explain?at= or ?run=
 //	/api/v1/jobs/next            the next ticks of all jobs, the soonest first; ?until=: before a
 //	                             time, or within a duration from now, ?job= ?queue=. A job with the

@@ -196,10 +196,13 @@ func TestJobsAreFoundByTheirNotes(t *testing.T) {
 		{Job: &jobs.Job{Name: "night", Queue: "night", Command: []string{"a"}}},
 		{Job: &jobs.Job{Name: "off", Queue: "day", Command: []string{"a"}, Paused: true}},
 	}
+	f.Registered = append(f.Registered, ledger.JobRecord{Job: &jobs.Job{Name: "orphan", Queue: "dusk", Command: []string{"a"}}})
 	f.PausedQueues = []string{"night"}
+	f.Live = fakes.Crew(worker.Card{State: "ready", Queues: map[string]int{"day": 1, "night": 1}}).Live
 	s := newServer(t, f)
 	for note, want := range map[string]string{
-		"": "calm drifted late night off", "late": "late", "paused": "off", "queue%20paused": "night", "drifted": "drifted",
+		"": "calm drifted late night off orphan", "late": "late", "paused": "off", "queue%20paused": "night", "drifted": "drifted",
+		"no%20worker%20serves%20its%20queue": "orphan",
 	} {
 		var names []string
 		for _, item := range getList(t, s, "/api/v1/jobs?note="+note).Items {
@@ -213,7 +216,7 @@ func TestJobsAreFoundByTheirNotes(t *testing.T) {
 	if got := page.id("noted"); got == nil || strings.Contains(got.text, "calm") {
 		t.Fatalf("%+v, want the jobs to look at on the page", got)
 	}
-	for _, want := range []string{"drifted ≠ drifted", "late ! late", "night ⊘ queue paused", "off ‖ paused by its definition"} {
+	for _, want := range []string{"drifted ≠ drifted", "late ! late", "night ⊘ queue paused", "off ‖ paused by its definition", "orphan ∅ no worker serves its queue"} {
 		if got := page.id("noted").text; !strings.Contains(got, want) {
 			t.Errorf("the page says %q, want %q", got, want)
 		}
