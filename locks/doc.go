@@ -169,18 +169,23 @@
 // nothing is due. The fast path takes ten commands for the pair, before Redis creates any function
 // of the long path. While requests wait for other names, it takes one more command per name.
 //
+// A name that many requests contend for has a second fast path. Such an acquire of one name begins
+// to wait behind the exclusive hold on it, and a release passes the name to the first request in
+// its queue, if that asks for this name alone. The two scripts of a hand-off take 38 commands, and
+// create few functions: less than half of the time of the long path.
+//
 // Requests that many goroutines make while two calls are in flight share one script, which takes
 // the fast path for each. That costs about nine commands for all of them. Each request is granted
 // by itself, or left to be sent alone. If a caller's context ends, it does not wait for any of
 // that.
 //
-// The fast path does exactly what the long path would do. An acquire yields only to requests in the
+// The fast paths do exactly what the long path would do. An acquire yields only to requests in the
 // queues of its names, and takes nothing that another request waits for. A release frees only its
-// own names, so only requests in their queues can pass. Neither changes what a waiting request
-// depends on (see Nesting): such a chain leads from a request to the holders of the resources that
-// it waits for, and no request waits for these names. A wait that has an offer or a lapsed one, or
-// that is kept back is in no queue. Either its reservation occupies the names, or it is not granted
-// until it is back in the queues.
+// own names, so only requests in their queues can pass. On the first fast path, neither changes
+// what a waiting request depends on (see Nesting): such a chain leads from a request to the holders
+// of the resources that it waits for, and no request waits for these names. A wait that has an
+// offer or a lapsed one, or that is kept back is in no queue. Either its reservation occupies the
+// names, or it is not granted until it is back in the queues.
 //
 // # When Redis loses data
 //

@@ -17,9 +17,9 @@
 // two libraries in the same second depends on much less. So the libraries take turns: in each
 // round, each of them runs for a short time at each load, in an order that rotates with every
 // round, and each round yields its own ratio. The printed figure is the median over the rounds.
-// Targets are set for ratios and for counts of commands. One target is a time, the server's per
-// pair: it is only as good as the machine. The load average is printed before and after, to show
-// how busy the machine was.
+// Targets are set for ratios and for counts of commands. Three targets are not: the server's time
+// of a pair and of a hand-off, and the rate of hand-offs. They are only as good as the machine. The
+// load average is printed before and after, to show how busy the machine was.
 //
 // # Measurements
 //
@@ -46,6 +46,13 @@
 // are in no count of commands, but they are in the bytes. The grants per second are not a race:
 // without an order of waiters, the resource mostly returns to its last holder, which is cheap, and
 // the next table shows the price.
+//
+// Where a hand-off's time goes: on a machine where rueidislock takes 40 µs of the server's time for
+// a grant, the long paths of acquire and release took 360 µs. They create some 80 functions at each
+// call, 0.35 µs each with what Redis spends on collecting them, and call 53 commands. Their second
+// fast paths create ten and call 38, and take 110 to 190 µs, with 0.8 to 1 of rueidislock's grants
+// per second. Of the commands, half write or remove the six entries of a wait and its hold; INFO
+// takes 6 µs, and without it a server that lacks the last writes could grant.
 //
 // shares: ten goroutines of one client, then ten processes, request the same resource, hold it for
 // a millisecond and request it again. The table compares how often each of them got it: the most

@@ -44,6 +44,10 @@ func measureHandoff(ctx context.Context, set settings, r *result) error {
 		// One percent for renewals, and for grants in progress when the count began or ended.
 		r.atMost(2.02, all[i][0].median(scripts), "scripts per grant, %d goroutines", load.goroutines)
 		r.atMost(1.01, all[i][0].median(messages), "messages per grant, %d goroutines", load.goroutines)
+		if load.goroutines == 32 {
+			r.atMost(45, serverTime(all[i][0], 0), "server time of a grant, 32 goroutines, µs")
+			r.atLeast(8000, all[i][0].median(sample.rate), "grants per second, 32 goroutines")
+		}
 	}
 	return nil
 }

@@ -34,7 +34,7 @@ func measurePairs(ctx context.Context, set settings, r *result) error {
 		return err
 	}
 	one, many, most := all[0], all[1], all[2]
-	r.atMost(1.3, one[1].ratio(one[0], sample.rate), "time of a pair at 1 goroutine, relative to redislock")
+	r.atMost(1.15, one[1].ratio(one[0], sample.rate), "time of a pair at 1 goroutine, relative to redislock")
 	r.atLeast(1.3, many[0].ratio(many[1], sample.rate), "throughput at 64 goroutines, relative to redislock")
 	r.atLeast(1.3, most[0].ratio(most[1], sample.rate), "throughput at 512 goroutines, relative to redislock")
 	r.atLeast(1.6, many[0].ratio(many[2], sample.rate), "throughput at 64 goroutines, relative to redsync")

@@ -203,7 +203,7 @@ func (c *contract) acts(t *testing.T, d *desk) {
 	post("enqueue", `{"items": [{"job": "nightly", "id": "l1", "args": {"a": 1}, "parent": "nightly#x"}, {"job": "none"}, {"job": "nightly", "id": "x", "in": "1h"}]}`, 207)
 	post("enqueue", `{"items": [{"job": "nightly", "at": "2030-01-01T00:00:00Z"}], "atomic": true}`, 207)
 	post("enqueue", `{"items": [{"job": "nightly"}, {"job": "none"}], "atomic": true}`, 404)
-	post("enqueue", `{"items": [{"job": "nightly", "odd": 1}]}`, 400)
+	post("enqueue", `{"items": [{"job": "nightly", "odd": 1}], "atomic": true}`, 400)
 	post("enqueue?wait=1ms", `{"job": "nightly", "id": "waited"}`, 202)
 	post("enqueue", `{"job": "nightly", "odd": 1}`, 400)
 	post("enqueue", `{"job": "none"}`, 404)

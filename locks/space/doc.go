@@ -102,9 +102,10 @@
 // guard that reads both numbers and replies with that refusal before it writes anything, so no
 // check can race with a raise. The fast paths of acquire, claim and finish come before the guard:
 // they need a live session, and while that session is live the number is never raised beyond its
-// build. The fast path of release removes a hold only if it is exactly as it was written. A session
-// whose lease has ended no longer counts. If its process returns after a raise, it cannot open
-// another session, and Client.Failed of package locks reports that.
+// build. The fast path of release removes a hold only if it is exactly as it was written. The fast
+// paths of a hand-off write waits, so they compare the number themselves. A session whose lease has
+// ended no longer counts. If its process returns after a raise, it cannot open another session, and
+// Client.Failed of package locks reports that.
 //
 // The client that recreates a space after a loss of data sets its number: the format that this
 // client last saw or, if it has seen none, its own. So a new client of a newer build may shut out

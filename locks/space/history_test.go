@@ -101,7 +101,8 @@ type history struct {
 	loses    bool                // the space is lost now and then, in part or completely
 	// nests means that most requests are nested and wait, limits change often, and little else
 	// happens.
-	nests bool
+	nests  bool
+	queues bool // see contend
 	// saved is the content of a copy of the space that may take over, nil without one.
 	saved *model
 	log   []string
@@ -113,6 +114,13 @@ func newHistory(r *rig, seed uint64) (*history, error) {
 		model: newModel(1_750_000_000_000_000),
 	}
 	return h, h.setTime(h.model.us)
+}
+
+// contend makes most requests be for one of two names alone, exclusively, in a space that is
+// written in the format of this build: then scripts hand such a name off on their fast paths.
+func (h *history) contend() error {
+	h.queues, h.model.format = true, Format
+	return h.rdb.HSet(h.ctx, h.keys[6], "format", Format, "least_format", Format).Err()
 }
 
 // save makes a copy of the space, as a replica has it.
@@ -238,6 +246,9 @@ func replaceBounds(t testing.TB, source, bounds string) string {
 
 // bundle draws items. A bundle of 1 to 3 of a few resources makes most requests meet others.
 func (h *history) bundle() (items []string) {
+	if h.queues && h.rand.IntN(5) > 0 {
+		return []string{pick(h.rand, "xa", "xd d")}
+	}
 	names := []string{"a", "a2", "b", "c", "d d", "é", "p", "q"}
 	h.rand.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
 	names = names[:1+h.rand.IntN(3)]
@@ -261,6 +272,9 @@ func (h *history) ask(session string) modelAsk {
 	a.patience = int64(pick(h.rand, 0, 40, 1000))
 	if h.nests {
 		a.wait = 0
+	}
+	if h.queues && h.rand.IntN(8) > 0 {
+		return a
 	}
 	if h.rand.IntN(4) == 0 || h.nests && h.rand.IntN(3) > 0 {
 		for range 1 + h.rand.IntN(2) {
@@ -690,7 +704,11 @@ func TestScriptsDoAsTheModel(t *testing.T) {
 			r.source = func(source string) string { return widen(t, source) }
 			h, err := newHistory(r, seed)
 			if err == nil {
-				h.nests = seed%4 == 0
+				if h.nests = seed%4 == 0; seed%4 == 1 {
+					err = h.contend()
+				}
+			}
+			if err == nil {
 				err = h.steps(steps)
 			}
 			if err != nil {
@@ -716,7 +734,11 @@ func TestLostDataIsReasserted(t *testing.T) {
 			r.source = func(source string) string { return widen(t, source) }
 			h, err := newHistory(r, seed)
 			if err == nil {
-				h.loses = true
+				if h.loses = true; seed%2 == 1 {
+					err = h.contend()
+				}
+			}
+			if err == nil {
 				err = h.steps(steps)
 			}
 			if err != nil {
@@ -786,6 +808,14 @@ func TestCheckerCatchesFaults(t *testing.T) {
 		{0, "nested: permits of others are a circle", "if used + n - most > others then", "most = n if true then"},
 		{0, "permits are never a circle", "{shared, most - n}", "{shared, most}"},
 		{11, "a circle beside the request is not seen", "if blockedBy(asks[id]) and", "if false and"},
+		{0, "a hand-off passes on a part of a bundle", "and items == 'x' .. name", ""},
+		{0, "a hand-off grants while something is due", "call('ZCOUNT', KEYS[1], '-inf', ms) == 0 and", ""},
+		{0, "a hand-off leaves the limit of a wait", "call('ZREM', KEYS[1], 'w' .. id)", ""},
+		{0, "a hand-off forgets what the wait was blocked by", "name .. '\\30' .. by", "name .. '\\30' .. id"},
+		{0, "losing: a hand-off does not look at the server", "== server\n", "and true\n"},
+		{0, "a hand-off lets a request wait without its limit", "if wait ~= '0' then", "if false then"},
+		{0, "a hand-off lets a request wait twice", "call('HEXISTS', KEYS[4], id) == 0", "true"},
+		{0, "a hand-off waits behind a hold that rests", "if left then", "left = left or 0 if hold then"},
 		{0, "a release on a fast path is not kept", "for i = 1, #members do keepEnd(at, 'hr', members[i]) end", ""},
 		{0, "a hold that ends on the slow path is not kept", "keepHold(how, id, hold, rest > 0", "tostring(how, id, hold, rest > 0"},
 		{0, "a wait that ends is not kept", "keepEnd(ms, 'w' .. how,", "tostring(ms, 'w' .. how,"},
@@ -843,7 +873,12 @@ func TestCheckerCatchesFaults(t *testing.T) {
 					err = h.finishedLater(300)
 				} else if err == nil {
 					h.loses, h.nests = strings.HasPrefix(fault.name, "losing"), strings.HasPrefix(fault.name, "nested")
-					err = h.steps(500)
+					if strings.Contains(fault.name, "hand-off") {
+						err = h.contend()
+					}
+					if err == nil {
+						err = h.steps(500)
+					}
 				}
 				if err != nil && planted {
 					t.Logf("found in history %d", seed)

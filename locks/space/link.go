@@ -30,16 +30,19 @@ var (
 //
 // A library is a sequence of declarations that begin with "local", or "function S.", at the start
 // of a line. A declaration may use those before it. Functions of S may use each other.
-func Link(library, fast, script string) string { return linkFor(Format, library, fast, script) }
+func Link(library, fast, script string) string { return linkFor(Format, library, script, fast) }
 
-// linkFor is [Link] for a build that writes the given format.
-func linkFor(format int, own, fast, script string) string {
+// linkFor is [Link] for a build that writes the given format. The fast paths come one after the
+// other.
+func linkFor(format int, own, script string, fast ...string) string {
 	l := linker{
 		library: declarations(prelude() + readLibrary("lib/", library...)), slow: declarations(readLibrary("slow/", slow...)),
 		own: declarations(own), taken: make(map[*declaration]bool),
 	}
 	fmt.Fprintf(&l.text, "local FORMAT, LEAST = %d, %d\n", format, leastFormat(format))
-	l.add(fast)
+	for _, path := range fast {
+		l.add(path)
+	}
 	if script != "" {
 		l.add(strings.Replace(withoutComments(readScript("guard")), "KEY_TYPES", keyTypes(), 1))
 		l.add(script)

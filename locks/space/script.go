@@ -13,8 +13,9 @@ import (
 )
 
 // Each script has its own file, which describes its arguments and replies. Before it come its fast
-// path if it has one (<name>.fast.lua), and what both use of the keys, of lib and of slow, see
-// [Link]. A fast path for many requests at once is a separate script (<name>.all.lua).
+// paths, if it has some (<name>.fast.lua, and then <name>.handoff.lua), and what they use of the
+// keys, of lib and of slow, see [Link]. A fast path for many requests at once is a separate script
+// (<name>.all.lua).
 //
 //go:embed scripts
 var scriptFiles embed.FS
@@ -104,14 +105,13 @@ func (s Script) Hash() string { return s.Redis().Hash() }
 // the guard or without it: an acquire finds no live session in a space that was raised beyond its
 // build, and a release removes a hold only if it is exactly as it was written.
 func (s Script) Source(format int) string {
-	text, fast := readScript(string(s)), ""
 	switch s {
 	case Acquire, Release:
-		fast = readScript(string(s) + ".fast")
+		return linkFor(format, "", readScript(string(s)), readScript(string(s)+".fast"), readScript(string(s)+".handoff"))
 	case AcquireAll, ReleaseAll:
-		text, fast = "", text
+		return linkFor(format, "", "", readScript(string(s)))
 	}
-	return linkFor(format, "", fast, text)
+	return linkFor(format, "", readScript(string(s)))
 }
 
 func readScript(name string) string {

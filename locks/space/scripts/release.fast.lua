@@ -2,4 +2,4 @@
 -- first write also checks the hold.
 local queues = ARGV[2] and awaited(ARGV, 3, #ARGV)
 local passes = ARGV[2] and (not queues or noneIn(queues, ARGV, 3, #ARGV))
-if passes and giveBack(nil, ARGV, 3, ARGV[2]) then return 'released' end
+if passes and giveBack(ms, ARGV, 3, ARGV[2]) then return 'released' end
