@@ -47,8 +47,9 @@ jobs:
 			if err != nil {
 				t.Fatal(err)
 			}
-			work, waits := f.enqueue("work", "a"), f.enqueue("work", "b")
+			work := f.enqueue("work", "a")
 			f.await(work, "running")
+			waits := f.enqueue("work", "b")
 			f.await(waits, "waiting")
 			quick := f.enqueue("quick", "c")
 			f.await(quick, "succeeded")

@@ -249,14 +249,17 @@ func TestChainOfHandOnsLetsAnotherQueueIn(t *testing.T) {
 	}
 	// A brief attempt would give its slot away, to the delivery that was fetched ahead.
 	f.await("the first run to take long", func() bool { return time.Since(start) > worker.Slow && w.Ahead() == 0 })
+	released := time.Now()
 	close(first)
 	f.await("all runs to begin", began(waits+2))
+	took := time.Since(released)
 	at := slices.Index(order, "other#1")
 	t.Logf("the run of the low queue was number %d of %d", at+1, len(order))
 	if at > waits/2 {
 		t.Errorf("the run of the low queue was number %d of %d, want it to interrupt the chain", at+1, len(order))
 	}
-	if bill := slices.Delete(slices.Clone(order), at, at+1); !slices.IsSorted(bill) {
+	// An offer lapses after two seconds, and others may pass the run then.
+	if bill := slices.Delete(slices.Clone(order), at, at+1); took < 2*time.Second && !slices.IsSorted(bill) {
 		t.Errorf("the runs of the bill began as %s, want the order of their requests", bill)
 	}
 	f.await("the slot to be free", func() bool { return w.FreeSlots() == 1 })

@@ -9,7 +9,7 @@ if freed then -- else it was revoked, or has more names
   local wait = id and call('HGET', KEYS[4], id)
   local session, since, about, items
   if wait then session, since, about, items = string.match(wait, W_MATCH[[(SESSION) TICKET (SINCE) STATE=w RESERVE (INFO) (ITEMS)]]) end
-  if session and session ~= '@' and items == 'x' .. name and call('ZCOUNT', KEYS[1], '-inf', ms) == 0 and
+  if session and session ~= '@' and call('ZCOUNT', KEYS[1], '-inf', ms) == 0 and
     call('ZSCORE', KEYS[1], 's' .. session) then
     local known = call('HMGET', KEYS[7], 'format', 'server')
     local server, info = known[2] or '', known[2] ~= '' and redis.pcall('INFO', 'server')
