@@ -199,7 +199,7 @@ func (w *listTwins) adopt(ctx context.Context, script *redis.Script, keys []stri
 		}
 		return "an id that is not new", nil
 	}
-	args := []any{kind[0], id, session, request[2], "0", kind[1], kind[3], "", request[3], fmt.Sprint(kind[5], us, kind[6]), kind[7], kind[8], kind[9], "100", "1000", ledger.GeneratedFor.Milliseconds(), kind[4]}
+	args := []any{kind[0], id, session, request[2], "0", kind[1], kind[3], "", request[3], fmt.Sprint(kind[5], us, kind[6]), kind[7], kind[8], kind[9], "100", "1000", ledger.GeneratedFor.Milliseconds(), kind[4], "0"}
 	for _, item := range strings.Split(request[4].(string), us) {
 		if item != "xrun:"+id {
 			args = append(args, item)
