@@ -17,8 +17,8 @@
 // While attempts here are brief ([pace]), the worker fetches ahead of its slots, up to as many
 // deliveries as it has slots in all. A slot that becomes free is then for the delivery that has
 // waited for one for the longest time. A delivery takes no lock before it has a slot. If attempts
-// run in all slots for [seatPatience], it goes back to its queue, and the worker stops fetching
-// ahead: a busy worker leaves deliveries to idle ones. See [slots].
+// run in all slots for [seatPatience], it goes back to the head of its queue, and the worker stops
+// fetching ahead: a busy worker leaves deliveries to idle ones. See [slots].
 //
 // An attempt keeps its slot until its finish gets a reply. If the finish made a run due, because it
 // freed the locks that the run waited for, the attempt passes its slot to that run. Behind a

@@ -551,8 +551,8 @@ func (w *Worker) begin() (*locks.Request, error) {
 }
 
 // canBegin reports whether the client has a session, under which a claim can begin. From the time
-// when a session is cut off until the next one is open, each fetched delivery could only be pushed
-// again, to the end of its queue.
+// when a session is cut off until the next one is open, each fetched delivery could only be put
+// back.
 func (w *Worker) canBegin() bool {
 	_, err := w.locks.Extension().Certain()
 	return !errors.Is(err, locks.ErrNoSession) // a doubt about a session does not refuse a claim
