@@ -227,13 +227,16 @@ func (l *Ledger) RegisterEncoded(ctx context.Context, digest string, definitions
 		}
 		return args, nil
 	}
-	err := l.overlap(ctx, "register", batches, prepare, func(i int, r *space.Reader) error {
+	take := func(i int, r *space.Reader) error {
 		now, revision := r.Time(), r.Number()
 		if r.Err == nil {
 			if registered.Now.IsZero() {
 				registered.Revision = revision
 			}
-			registered.Now = now
+			registered.Revision = min(registered.Revision, revision)
+			if now.After(registered.Now) {
+				registered.Now = now
+			}
 		}
 		for _, e := range batch(i) {
 			job := e.Job
@@ -262,18 +265,34 @@ func (l *Ledger) RegisterEncoded(ctx context.Context, digest string, definitions
 			return fmt.Errorf("register %d jobs: %w", len(definitions), r.Err)
 		}
 		return nil
-	})
+	}
+	// Redis has all others before the last batch of the config, with which the config is carried.
+	others := batches
+	if last {
+		others--
+	}
+	some := func(from, n int) error {
+		return l.overlap(ctx, "register", n,
+			func(i int) ([]any, error) { return prepare(from + i) },
+			func(i int, r *space.Reader) error { return take(from+i, r) })
+	}
+	err := some(0, others)
+	if err == nil {
+		err = some(others, batches-others)
+	}
 	// Also after an error: the reply to the next registration of a job does not report the loss.
 	return registered, errors.Join(err, l.writeLost(ctx, lost))
 }
 
-// overlap makes n calls of a script, one after the other, in their order. While one is under way,
-// the arguments of the next are prepared and the reply to the last is taken. After the first error
-// of prepare or take it begins no further call, but take still gets the replies to all calls that
-// were made: Redis has executed them. take gets the error of a call with its reply.
+// overlap makes n calls of a script, of which two are under way at a time: while Redis works on
+// one, the other travels. Meanwhile the arguments of the next are prepared and the reply to the
+// last is taken, in the order of the calls. Redis may execute two calls in either order. After the
+// first error of prepare or take, overlap begins no further call, but take still gets the replies
+// to all calls that were made: Redis has executed them. take gets the error of a call with its
+// reply.
 func (l *Ledger) overlap(ctx context.Context, s script, n int, prepare func(i int) ([]any, error), take func(i int, r *space.Reader) error) error {
 	var group errgroup.Group
-	prepared, replies := make(chan []any, 1), make(chan *space.Reader, 1)
+	prepared, calls := make(chan []any, 1), make(chan chan *space.Reader)
 	stop := make(chan struct{}) // closed at the first error of take
 	group.Go(func() error {
 		defer close(prepared)
@@ -291,21 +310,26 @@ func (l *Ledger) overlap(ctx context.Context, s script, n int, prepare func(i in
 		return nil
 	})
 	group.Go(func() error {
-		defer close(replies)
+		defer close(calls)
 		for args := range prepared {
 			select {
 			case <-stop:
 				return nil
 			default: // also when ctx has ended: then the call fails at once
-				replies <- space.Read(l.run(ctx, s, "", args...))
 			}
+			reply := make(chan *space.Reader, 1)
+			group.Go(func() error {
+				reply <- space.Read(l.run(ctx, s, "", args...))
+				return nil
+			})
+			calls <- reply
 		}
 		return nil
 	})
 	var failed error
 	i := 0
-	for r := range replies {
-		if err := take(i, r); err != nil && failed == nil {
+	for reply := range calls {
+		if err := take(i, <-reply); err != nil && failed == nil {
 			failed = err
 			close(stop)
 		}

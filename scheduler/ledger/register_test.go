@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,8 +16,9 @@ import (
 	"lockstep/scheduler/ledger"
 )
 
-// registering passes each call of the script that registers a batch to a function, which sends it.
-type registering func(ctx context.Context, send func() error) error
+// registering passes each call of the script that registers a batch, with the name of the first job
+// of the batch, to a function that sends it. Two calls are under way at a time.
+type registering func(ctx context.Context, first string, send func() error) error
 
 func (r registering) DialHook(next redis.DialHook) redis.DialHook { return next }
 func (r registering) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
@@ -29,7 +31,9 @@ func (r registering) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 		if cmd.Name() != "evalsha" || names[fmt.Sprint(cmd.Args()[1])] != "register" {
 			return next(ctx, cmd)
 		}
-		err := r(ctx, func() error { return next(ctx, cmd) })
+		// after the command, the SHA, the number of keys, the keys, and five for the batch
+		first := 3 + cmd.Args()[2].(int) + 5
+		err := r(ctx, fmt.Sprint(cmd.Args()[first]), func() error { return next(ctx, cmd) })
 		if err != nil {
 			cmd.SetErr(err)
 		}
@@ -64,22 +68,19 @@ func (f *fixture) wantLines(when string, want int) {
 	}
 }
 
-// TestARegistrationThatRunsOutOfTimeKeepsWhatWasAnswered lets the time for all calls end when the
-// second reply arrives. A second registration is not informed of the loss again.
+// TestARegistrationThatRunsOutOfTimeKeepsWhatWasAnswered lets the time for all calls end after the
+// second reply. A second registration is not informed of the loss again.
 func TestARegistrationThatRunsOutOfTimeKeepsWhatWasAnswered(t *testing.T) {
 	each(t, func(f *fixture) {
 		const answered = 2 * ledger.RegisterBatch
 		w, definitions := f.forgotten(answered + 10)
 		ctx, cancel := context.WithCancel(f.Context())
 		defer cancel()
-		calls := 0
-		w.client.Extension().Redis().AddHook(registering(func(_ context.Context, send func() error) error {
-			calls++
-			err := send()
-			if calls == 2 {
+		w.client.Extension().Redis().AddHook(registering(func(_ context.Context, first string, send func() error) error {
+			if first == definitions[answered].Name {
 				cancel()
 			}
-			return err
+			return send()
 		}))
 		registered, err := w.Register(ctx, "config", definitions)
 		if !errors.Is(err, context.Canceled) {
@@ -100,9 +101,9 @@ func TestARegistrationThatRunsOutOfTimeKeepsWhatWasAnswered(t *testing.T) {
 // under way, and that one's reply arrives later.
 func TestADefinitionThatCannotBeWrittenDisturbsNoOtherBatch(t *testing.T) {
 	each(t, func(f *fixture) {
-		w, definitions := f.forgotten(ledger.RegisterBatch + 10)
+		w, definitions := f.forgotten(2*ledger.RegisterBatch + 10)
 		definitions[ledger.RegisterBatch+5].Args = json.RawMessage("{") // not JSON
-		w.client.Extension().Redis().AddHook(registering(func(ctx context.Context, send func() error) error {
+		w.client.Extension().Redis().AddHook(registering(func(ctx context.Context, _ string, send func() error) error {
 			err := send()
 			select {
 			case <-ctx.Done():
@@ -118,6 +119,54 @@ func TestADefinitionThatCannotBeWrittenDisturbsNoOtherBatch(t *testing.T) {
 		f.wantLines("after the error", ledger.RegisterBatch)
 		if registered == nil || len(registered.Jobs) != ledger.RegisterBatch {
 			f.Errorf("it returned %+v, want the first %d jobs", registered, ledger.RegisterBatch)
+		}
+	})
+}
+
+// TestTheLastBatchOfAConfigFollowsAllOthers holds the first two batches until both are under way,
+// and the second one until the last batch begins, which must not happen before it ends. Once Redis
+// has the last batch, the config counts as carried.
+func TestTheLastBatchOfAConfigFollowsAllOthers(t *testing.T) {
+	each(t, func(f *fixture) {
+		w := f.worker("w")
+		definitions := make([]*jobs.Job, 2*ledger.RegisterBatch+10)
+		for i := range definitions {
+			definitions[i] = newJob(fmt.Sprintf("job%03d", i))
+		}
+		// so that Redis knows the script
+		if _, err := w.Register(f.Context(), "before", definitions[:1]); err != nil {
+			f.Fatal(err)
+		}
+		both, last := make(chan struct{}), make(chan struct{})
+		var begun, ended atomic.Int32
+		w.client.Extension().Redis().AddHook(registering(func(ctx context.Context, first string, send func() error) error {
+			switch begun.Add(1) {
+			case 2:
+				close(both)
+			case 3:
+				close(last)
+				if n := ended.Load(); n != 2 {
+					f.Errorf("the last batch begins when %d of the others have ended", n)
+				}
+			}
+			select {
+			case <-both:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+			if first == definitions[ledger.RegisterBatch].Name {
+				select {
+				case <-last:
+				case <-time.After(200 * time.Millisecond): // it waits, as it must
+				}
+			}
+			defer ended.Add(1)
+			return send()
+		}))
+		limit, cancel := context.WithTimeout(f.Context(), 30*time.Second)
+		defer cancel()
+		if _, err := w.Register(limit, "config", definitions); err != nil {
+			f.Fatalf("two batches are not under way at a time: %v", err)
 		}
 	})
 }
