@@ -70,10 +70,8 @@ func measureAdmin(ctx context.Context, set settings, r *result) error {
 	if len(run) == 0 {
 		return errors.New("no run is outstanding")
 	}
-	for _, setting := range [][2]string{{"slowlog-log-slower-than", "0"}, {"slowlog-max-len", "100000"}} {
-		if err := s.admin.ConfigSet(ctx, setting[0], setting[1]).Err(); err != nil {
-			return err
-		}
+	if err := s.log(ctx, 0); err != nil {
+		return err
 	}
 	if err := w.readAll(ctx, r); err != nil {
 		return err

@@ -188,6 +188,10 @@
 // scripts, from INFO commandstats, grows when other processes take the core away. Figures of
 // another machine are only as good as their ratios.
 //
+// phases: the server's time of each script in each phase of a lock and of a run, in a call and per
+// pair, request or run. Redis logs its scripts meanwhile, so the sums are a little above those of
+// the other tables. It shows where a phase's time goes before anybody asks a profiler.
+//
 // scripts: the cost of each script of lockstep for Redis, in a namespace with 100,000 holds, 10,000
 // waits and 100,000 outstanding runs, in its most expensive use: no script may keep Redis busy for
 // more than 5 ms. There is no peer to compare with. Each use is repeated, and the fastest time of

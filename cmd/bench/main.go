@@ -65,6 +65,7 @@ var measurements = []measurement{
 	{"capacity-idle", "what a worker without work costs Redis", measureCapacityIdle},
 	{"capacity-memory", "the memory of Redis", measureCapacityMemory},
 	{"admin", "pages beside 100,000 jobs, 1,000,000 ended runs and 10,000 holds", measureAdmin},
+	{"phases", "the server's time of each script, in each phase of a lock and of a run", measurePhases},
 	{"scripts", "slowest script of each kind at 100,000 holds, 10,000 waits, 100,000 outstanding runs", measureScripts},
 }
 

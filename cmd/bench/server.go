@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"strconv"
 	"strings"
 
@@ -14,8 +15,9 @@ import (
 // server is a redis-server of our own.
 type server struct {
 	process *redistest.Server
-	admin   *redis.Client // on the Unix socket, for INFO
-	addr    string        // of the port on the loopback interface
+	admin   *redis.Client    // on the Unix socket, for INFO
+	addr    string           // of the port on the loopback interface
+	logged  map[string]spent // by script, since [server.logScripts]; nil: it logs none
 }
 
 func startServer(ctx context.Context) (*server, error) {
@@ -28,7 +30,7 @@ func startServer(ctx context.Context) (*server, error) {
 		_ = process.Stop()
 		return nil, err
 	}
-	return &server{process, redis.NewClient(process.RedisOptions()), addr}, nil
+	return &server{process: process, admin: redis.NewClient(process.RedisOptions()), addr: addr}, nil
 }
 
 func (s *server) stop() {
@@ -85,7 +87,8 @@ type usage struct {
 	cpu   float64            // µs of the main thread
 	sent  float64            // bytes
 	// from sockets: one for each round trip of a client if commands are short
-	reads float64
+	reads  float64
+	logged map[string]spent // by script, if the server logs them
 }
 
 // usage asks the server. It leaves its own INFO commands out of the counts.
@@ -121,7 +124,11 @@ func (s *server) usage(ctx context.Context) (usage, error) {
 	}
 	u.sent = parseNumber(network["total_net_output_bytes"])
 	u.reads = parseNumber(network["total_reads_processed"])
-	return u, nil
+	if s.logged != nil {
+		err = s.readLog(ctx)
+		u.logged = maps.Clone(s.logged)
+	}
+	return u, err
 }
 
 // parseNumber parses a number from INFO; a field that a server does not have counts as 0.
@@ -134,7 +141,12 @@ func parseNumber(text string) float64 {
 func (u usage) since(before usage) usage {
 	d := usage{
 		calls: make(map[string]float64), micro: make(map[string]float64), cpu: u.cpu - before.cpu, sent: u.sent - before.sent,
-		reads: u.reads - before.reads,
+		reads: u.reads - before.reads, logged: make(map[string]spent),
+	}
+	for name, all := range u.logged {
+		if one := before.logged[name]; all.calls > one.calls {
+			d.logged[name] = spent{all.calls - one.calls, all.micro - one.micro}
+		}
 	}
 	for command, n := range u.calls {
 		d.calls[command] = n - before.calls[command]
