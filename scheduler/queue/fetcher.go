@@ -162,7 +162,7 @@ func (f *fetcher) take(ctx context.Context, queue string) (taken, error) {
 	}
 	some := taken{field: field, until: until}
 	switch {
-	case len(reply) == 0:
+	case len(reply) < 2: // nothing, or only IDs of tasks that a tool has deleted
 	case reply[0] == int64(1):
 		of := space.Read(reply[1:], nil)
 		at := of.Time()

@@ -67,6 +67,29 @@ func TestForeignTaskGoesBackAndIsNeverEnded(t *testing.T) {
 	}
 }
 
+// TestDeletedTasksAtTheHeadAreNoFailure has more IDs at the head of a queue than a fetch examines,
+// whose tasks a tool has deleted.
+func TestDeletedTasksAtTheHeadAreNoFailure(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Client(t)
+	c, q := newClient(t, rdb)
+	for i := range 80 {
+		if err := rdb.LPush(t.Context(), "asynq:{"+q+"}:pending", fmt.Sprint("deleted-", i)).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	push(t, c, ledger.Due{Run: "ours", N: 1, Queue: q})
+	log, lines := newLog()
+	got := make(chan ledger.Due)
+	serve(t, c, queue.Options{Queues: map[string]int{q: 1}, Handle: into(got), Logger: log, Slots: newSlots(1)})
+	if d := receive(t, got); d.Run != "ours" {
+		t.Errorf("got %+v, want ours", d)
+	}
+	if n := lines.count("level="); n != 0 {
+		t.Errorf("%d lines, want none", n)
+	}
+}
+
 // Tasks whose deadline has passed, and tasks that cannot be decoded, must not cost the worker a
 // slot.
 func TestForeignTasksCostNoSlots(t *testing.T) {

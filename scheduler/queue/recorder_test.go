@@ -1,9 +1,11 @@
 package queue
 
 import (
+	"context"
 	"maps"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/hibiken/asynq"
 
@@ -137,5 +139,75 @@ func TestDeliveriesThatGoBackAreTheFirstInTheirQueue(t *testing.T) {
 	}
 	if got := rdb.LRange(t.Context(), queueKey(q, "pending"), 0, -1).Val(); !slices.Equal(got, want) {
 		t.Errorf("the queue has %q, the first one last, want %q", got, want)
+	}
+}
+
+// TestDeliveriesThatAStoppingServerHasFetchedGoBackToTheHead lets a server stop between the fetch
+// and the start of their runs.
+func TestDeliveriesThatAStoppingServerHasFetchedGoBackToTheHead(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Client(t)
+	namespace, q := redistest.Namespace(t), redistest.Namespace(t)
+	c, err := New(rdb, namespace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []ledger.Due
+	var want []string // the head is the last one
+	for _, run := range []jobs.RunID{"a", "b", "c", "d"} {
+		due := ledger.Due{Run: run, N: 1, Queue: q}
+		all, want = append(all, due), append([]string{taskID(due, namespace)}, want...)
+	}
+	if _, err := c.Push(t.Context(), all...); err != nil {
+		t.Fatal(err)
+	}
+	server, err := NewServer(c, Options{Queues: map[string]int{q: 1}, Handle: func(context.Context, []ledger.Due) { t.Error("a run was started") }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	r := &reception{Server: server, ctx: ctx}
+	if err := server.o.Slots.Acquire(ctx); err != nil {
+		t.Fatal(err)
+	}
+	server.o.Slots.More(1)
+	f := &fetcher{UniversalClient: rdb, reception: r, ctx: ctx, queues: 1, slots: 2}
+	taken, err := f.take(t.Context(), q)
+	if err != nil || len(taken.deliveries) != 2 {
+		t.Fatalf("took %+v, %v, want two deliveries", taken, err)
+	}
+	stop()
+	r.hand(q, taken.field, taken.deliveries)
+	r.handlers.Wait()
+	if got := rdb.LRange(t.Context(), queueKey(q, "pending"), 0, -1).Val(); !slices.Equal(got, want) {
+		t.Errorf("the queue has %q, the first one last, want %q", got, want)
+	}
+}
+
+// TestADeliveryThatGoesBackKeepsTheLatencyOfItsQueue: it has waited for as long as the one that was
+// the first without it, or longer.
+func TestADeliveryThatGoesBackKeepsTheLatencyOfItsQueue(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.Client(t)
+	namespace, q := redistest.Namespace(t), redistest.Namespace(t)
+	c, err := New(rdb, namespace)
+	if err != nil {
+		t.Fatal(err)
+	}
+	waits := ledger.Due{Run: "waits", N: 1, Queue: q}
+	back := ledger.Due{Run: "back", N: 1, Queue: q, PutBack: true}
+	if _, err := c.Push(t.Context(), waits); err != nil {
+		t.Fatal(err)
+	}
+	key := taskKey(q, taskID(waits, namespace))
+	if err := rdb.HSet(t.Context(), key, "pending_since", time.Now().Add(-time.Hour).UnixNano()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Push(t.Context(), back); err != nil {
+		t.Fatal(err)
+	}
+	info, err := asynq.NewInspectorFromRedisClient(rdb).GetQueueInfo(q)
+	if err != nil || info.Latency < time.Hour {
+		t.Errorf("the latency is %+v, %v, want an hour", info, err)
 	}
 }

@@ -102,8 +102,8 @@ type Options struct {
 	Session func() string
 
 	// Ready reports whether Handle can start runs now. While it returns false, nothing is fetched:
-	// Handle could only return the deliveries to the end of their queue. Ready is called before
-	// each fetch, so it must be fast. A nil Ready means always.
+	// Handle could only return the deliveries to their queue. Ready is called before each fetch, so
+	// it must be fast. A nil Ready means always.
 	Ready func() bool
 
 	// Slots limit the fetches. If nil, each fetcher may have up to four deliveries in hand.
@@ -419,6 +419,9 @@ func (r *reception) hand(queue, field string, some []ledger.Due) {
 		}
 		// The server stopped just after the fetch.
 		r.o.Slots.Release(len(some))
+		for i := range some {
+			some[i].PutBack = true
+		}
 		r.putBack(some...)
 	})
 }

@@ -122,5 +122,8 @@ func eachField(message []byte, f func(field protowire.Number, text []byte, n uin
 // last one counts.
 func (t *task) completed(at time.Time) string {
 	message := protowire.AppendTag([]byte(t.message), fieldCompletedAt, protowire.VarintType)
-	return string(protowire.AppendVarint(message, uint64(at.Unix())))
+	message = protowire.AppendVarint(message, uint64(at.Unix()))
+	// If a person runs it again, it has not been tried.
+	message = protowire.AppendTag(message, fieldRetried, protowire.VarintType)
+	return string(protowire.AppendVarint(message, 0))
 }

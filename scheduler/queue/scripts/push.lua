@@ -23,10 +23,16 @@ for i = from, to, step do
   end
 end
 if #new == 0 then return 0 end
+local since, head = ARGV[1], push == 'RPUSH' and redis.pcall('LINDEX', KEYS[1], -1)
+if type(head) == 'string' then -- those that come before it have waited for at least as long
+  local id = string.sub(KEYS[new[1]], 1, -#ids[1] - 1) .. head
+  since = redis.pcall('HGET', id, 'pending_since')
+  if type(since) ~= 'string' or #since > #ARGV[1] or #since == #ARGV[1] and since > ARGV[1] then since = ARGV[1] end
+end
 call(push, KEYS[1], unpack(ids)) -- first, since it is the one that may fail
 for k = 1, #new do
   local i = new[k]
-  call('HSET', KEYS[i], 'msg', ARGV[2 * i - 1], 'state', 'pending', 'pending_since', ARGV[1])
+  call('HSET', KEYS[i], 'msg', ARGV[2 * i - 1], 'state', 'pending', 'pending_since', since)
 end
 -- A message that is lost, or refused, costs the time until the next poll.
 local asleep = redis.pcall('ZREVRANGE', KEYS[2], 0, #new - 1)
