@@ -118,16 +118,21 @@ func TestIDUsedAgainAfterItsRunIsANewRequest(t *testing.T) {
 func (f *fixture) withWord(client *locks.Client, id string) ledger.Adoption {
 	f.Helper()
 	a := f.given(client, id)
-	a.Again = true
-	begin := f.rdb.Time(f.Context()).Val()
-	for a.Since = begin; a.Since.UnixMilli() <= begin.UnixMilli(); {
-		now, err := f.rdb.Time(f.Context()).Result()
-		if err != nil {
-			f.Fatal(err)
-		}
-		a.Since = now
-	}
+	a.Again, a.Since = true, f.nextTime()
 	return a
+}
+
+// nextTime waits until the server's time shows another ms, and returns it.
+func (f *fixture) nextTime() (now time.Time) {
+	f.Helper()
+	begin, err := f.rdb.Time(f.Context()).Result()
+	for now = begin; err == nil && now.UnixMilli() <= begin.UnixMilli(); {
+		now, err = f.rdb.Time(f.Context()).Result()
+	}
+	if err != nil {
+		f.Fatal(err)
+	}
+	return now
 }
 
 // TestARequestThatComesAgainIsANewRunUnlessItHasMadeOne adopts requests whose first delivery was

@@ -1014,6 +1014,78 @@ func TestAClaimThatGivesWayToAnotherQueueNamesItsRun(t *testing.T) {
 	}
 }
 
+// TestAClaimThatGivesWayNamesTheRunThatHasWaited: that run was offered its lock, and its delivery
+// is at the end of a backlog in the same queue.
+func TestAClaimThatGivesWayNamesTheRunThatHasWaited(t *testing.T) {
+	each(t, func(f *fixture) {
+		hold, err := f.session("web").Acquire(f.Context(), locks.Exclusive("bill:1"))
+		if err != nil {
+			f.Fatal(err)
+		}
+		bill := newJob("bill")
+		bill.Lock = jobs.Lock{Exclusive: []string{"bill:1"}}
+		older, err := f.Enqueue(f.Context(), ledger.Request{Job: bill, ID: "1", Trigger: ledger.TriggerEnqueue})
+		if err != nil {
+			f.Fatal(err)
+		}
+		w := f.session("w")
+		f.claim(w, older.Due[0], ledger.ClaimWaiting)
+		if err := hold.Release(); err != nil {
+			f.Fatal(err)
+		}
+		swept, err := f.Sweep(f.Context(), ledger.SweepLimits{Most: 100, Unconfirmed: time.Hour})
+		if err != nil || len(swept.Due) != 1 || !swept.Due[0].Offered {
+			f.Fatalf("%+v, %v, want the run that was offered its lock", swept, err)
+		}
+		if err := f.Confirm(f.Context(), swept.Due); err != nil {
+			f.Fatal(err)
+		}
+		f.longDue(older.Run, bill.Queue)
+		younger, err := f.Enqueue(f.Context(), ledger.Request{Job: newJob("other"), ID: "1", Trigger: ledger.TriggerEnqueue})
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.givesWay(w, younger.Due[0], older.Run, bill.Queue)
+	})
+}
+
+// givesWay checks that a claim, which asks for older runs in some queues, gives way to a run.
+func (f *fixture) givesWay(w *locks.Client, due ledger.Due, to jobs.RunID, queues ...string) {
+	f.Helper()
+	request := f.request(w)
+	defer request.Drop()
+	claimed, err := f.Claim(f.Context(), request, due, 0, queues)
+	if err != nil || claimed.Outcome != ledger.ClaimLater || claimed.First == nil || claimed.First.Run != to {
+		f.Errorf("%+v, %v, want it to give way to %s", claimed, err, to)
+	}
+}
+
+// TestAClaimGivesWayToTheOldestRunOfItsQueues: whatever their order.
+func TestAClaimGivesWayToTheOldestRunOfItsQueues(t *testing.T) {
+	each(t, func(f *fixture) {
+		for _, queue := range []string{"low", "high"} {
+			job := newJob(queue)
+			job.Queue = queue
+			older, err := f.Enqueue(f.Context(), ledger.Request{Job: job, ID: "1", Trigger: ledger.TriggerEnqueue})
+			if err != nil {
+				f.Fatal(err)
+			}
+			if err := f.Confirm(f.Context(), older.Due); err != nil {
+				f.Fatal(err)
+			}
+			f.nextTime()
+		}
+		younger, err := f.Enqueue(f.Context(), ledger.Request{Job: newJob("other"), ID: "1", Trigger: ledger.TriggerEnqueue})
+		if err != nil {
+			f.Fatal(err)
+		}
+		w, due := f.session("w"), younger.Due[0]
+		f.givesWay(w, due, "low#1", "default", "high", "low")
+		due.N++ // the claim that gave way has another delivery
+		f.givesWay(w, due, "low#1", "low", "high", "default")
+	})
+}
+
 func TestDutyPassesOnWhenItsHolderEnds(t *testing.T) {
 	each(t, func(f *fixture) {
 		a, b := f.session("a"), f.session("b")

@@ -64,16 +64,18 @@ if not able then
   if ARGV[8] ~= '' or byname and text == '' then return {'needs', mark, text} end
 end
 if ARGV[6] == '0' and run[R_CRASHES] ~= '0' then return {'crashed', run[R_CRASHES], suspected(id, run) and '1' or '0'} end
+local other, before, queued -- the run that goes first, the oldest one in these queues
 for i = 9, #ARGV do
-  local other, before, queued = goesFirst(ARGV[i], run[R_SINCE])
-  if other then
-    local goes = {}
-    if queued and (other[R_WAITS] == '1' or ARGV[i] ~= run[R_QUEUE]) then pushes(goes, other, before) end
-    -- under the next n: a late copy of this claim must not take what a delivery is pushed for
-    due(id, run)
-    pushes(list, id, run)
-    return {'later', list, goes}
-  end
+  local older, record, there = goesFirst(ARGV[i], (before or run)[R_SINCE])
+  if older then other, before, queued = older, record, there end
+end
+if other then
+  local goes = {}
+  if queued and (before[R_WAITS] == '1' or before[R_QUEUE] ~= run[R_QUEUE]) then pushes(goes, other, before) end
+  -- under the next n: a late copy of this claim must not take what a delivery is pushed for
+  due(id, run)
+  pushes(list, id, run)
+  return {'later', list, goes}
 end
 
 -- Ticks of one job start in their order: earlier ones that are due, but whose deliveries take
