@@ -165,10 +165,10 @@
 // claims nothing.
 //
 // An id that its client chose is remembered for a week. An id that the queue generated (a random
-// UUID) names no second request, so it is remembered for ten minutes, which is longer than the
-// queue takes to deliver a task again. Each takes one entry of a sorted set that no view reads, and
-// the sweep forgets old ones; for an id that was used again, the number of its runs is kept beside
-// the facts of jobs.
+// UUID) names no second request, so it is remembered for ten minutes, which is longer than a queue
+// takes to deliver a task again while it is not paused and has no backlog. Each takes one entry of
+// a sorted set that no view reads, and the sweep forgets old ones; for an id that was used again,
+// the number of its runs is kept beside the facts of jobs.
 //
 // # Definitions
 //
@@ -497,6 +497,9 @@
 //     middle of the adoption, if its lease is longer than that.
 //   - That a request is adopted only once if its word is older than ten minutes, its first adoption
 //     had no reply, and Redis has set its clock back in between.
+//   - That a request with a generated id is adopted only once if its worker died before the queue
+//     had ended it, the queue took longer than ten minutes to deliver it again, and the history had
+//     dropped its run by then.
 //   - After a loss of data: requests that no worker had started, requests made by hand (pauses,
 //     spans to skip, the audit), outputs, ticks of jobs that no worker carried at the time, ticks
 //     between the cursor and a trigger change at the same moment, and what happened in the last

@@ -13,6 +13,7 @@ import (
 
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
+	"google.golang.org/protobuf/encoding/protowire"
 
 	"lockstep/jobs"
 	"lockstep/scheduler/ledger"
@@ -345,6 +346,36 @@ func TestAReusedIDWhoseFirstTakeWasLostBecomesARun(t *testing.T) {
 	f.gone("daily")
 	if got := d.all(); len(got) != 2 {
 		t.Errorf("got runs %v, want one for each request", got)
+	}
+}
+
+// TestATaskThatAPersonRunsAgainIsANewRequest: asynq keeps the task when it is complete, also one
+// that it has recovered, and counted as tried.
+func TestATaskThatAPersonRunsAgainIsANewRequest(t *testing.T) {
+	for name, retried := range map[string]uint64{"first": 0, "recovered": 1} {
+		t.Run(name, func(t *testing.T) {
+			f := newFleet(t)
+			var d done
+			f.job("settle", d.handle)
+			sent := f.send("settle", "{}", asynq.TaskID("4711"), asynq.Retention(time.Hour))
+			key := "asynq:{" + f.queue + "}:t:" + sent.ID
+			message := f.rdb.HGet(t.Context(), key, "msg").Val()
+			message += string(protowire.AppendVarint(protowire.AppendTag(nil, 6, protowire.VarintType), retried))
+			if err := f.rdb.HSet(t.Context(), key, "msg", message).Err(); err != nil {
+				t.Fatal(err)
+			}
+			f.start()
+			inspector := asynq.NewInspectorFromRedisClient(f.rdb)
+			f.becomes(f.adopted("settle", "4711"), ledger.StateSucceeded)
+			f.await("the task to be complete", func() bool {
+				now, err := inspector.GetTaskInfo(f.queue, sent.ID)
+				return err == nil && now.State == asynq.TaskStateCompleted
+			})
+			if err := inspector.RunTask(f.queue, sent.ID); err != nil {
+				t.Fatal(err)
+			}
+			f.becomes(f.adopted("settle", "4711~2"), ledger.StateSucceeded)
+		})
 	}
 }
 
