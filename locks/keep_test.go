@@ -1,6 +1,7 @@
 package locks_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -66,4 +67,42 @@ func TestImpossibleBoundsOfAHistoryAreRefused(t *testing.T) {
 			t.Errorf("%+v: got %v", keep, err)
 		}
 	}
+}
+
+// TestAskedHoldIsKeptAsRevoked releases a hold after it was asked to, with and without a request
+// that waits for it.
+func TestAskedHoldIsKeptAsRevoked(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
+		for _, contended := range []bool{true, false} {
+			c := openClient(t, rdb, locks.Options{Namespace: redistest.Namespace(t), Grace: -1})
+			hold := acquire(t, c, locks.Exclusive("a"))
+			waiting, cancel := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			if contended {
+				go func() {
+					hold, err := c.Acquire(waiting, locks.Exclusive("a"))
+					if err == nil {
+						err = hold.Release()
+					}
+					ended <- err
+				}()
+				eventually(t, "a request waits", func() bool { return len(waits(t, c)) == 1 })
+			}
+			if _, err := c.Space().Revoke(t.Context(), "a", hold.Token(), locks.Ask, why); err != nil {
+				t.Fatal(err)
+			}
+			<-hold.Asked()
+			release(t, hold)
+			if got := ends(t, c); !slices.Contains(got, "a revoked") {
+				t.Errorf("contended: %v, it kept %q, want that a was revoked", contended, got)
+			}
+			if contended {
+				if err := <-ended; err != nil {
+					t.Error(err)
+				}
+			}
+			cancel()
+		}
+	})
 }

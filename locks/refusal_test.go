@@ -89,6 +89,53 @@ func TestAcquireWaitsUntilRedisTakesWrites(t *testing.T) {
 	}
 }
 
+// TestRefusedTokenLeavesNoNameTaken takes the right to SET away, which only the token of a grant
+// needs: once before an acquire, and once before a release that grants a request which waits. An
+// operator gives the right, and the name can be acquired.
+func TestRefusedTokenLeavesNoNameTaken(t *testing.T) {
+	t.Parallel()
+	for name, parts := range map[string][]locks.Part{
+		"fast paths": {locks.Exclusive("a")},
+		"long paths": {locks.Exclusive("a"), locks.MaxHold(time.Hour)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			rdb := redistest.New(t, redistest.Options{}).Client(t)
+			c := openClient(t, rdb, locks.Options{Namespace: "ns", Lease: time.Minute})
+			release(t, acquire(t, c, locks.Exclusive("b")))
+			rights := func(rule string) {
+				t.Helper()
+				if err := rdb.Do(t.Context(), "ACL", "SETUSER", "default", rule).Err(); err != nil {
+					t.Fatal(err)
+				}
+			}
+
+			rights("-set")
+			if hold, err := c.TryAcquire(t.Context(), parts...); err == nil || !strings.Contains(err.Error(), "can't run this command") {
+				t.Fatalf("got %v, %v without the right to SET, want that it is missing", hold, err)
+			}
+			rights("+set")
+			hold := acquire(t, c, parts...)
+
+			waiting, cancel := context.WithCancel(t.Context())
+			ended := make(chan error, 1)
+			go func() {
+				_, err := c.Acquire(waiting, locks.Exclusive("a"))
+				ended <- err
+			}()
+			eventually(t, "a request waits", func() bool { return len(waits(t, c)) == 1 })
+			rights("-set")
+			if err := hold.Release(); err == nil || !strings.Contains(err.Error(), "can't run this command") {
+				t.Errorf("the release got %v without the right to SET, want that it is missing", err)
+			}
+			cancel()
+			<-ended
+			rights("+set")
+			release(t, acquire(t, c, parts...))
+		})
+	}
+}
+
 // breakSnapshots makes a server fail to write a snapshot, after which it refuses writes.
 func breakSnapshots(ctx context.Context, rdb *redis.Client) error {
 	config, err := rdb.ConfigGet(ctx, "dir").Result()

@@ -27,7 +27,7 @@ func (s *session) release(ctx context.Context, h *Hold) error {
 	s.become(request, ending)
 	args := make([]any, 0, 2+len(request.items))
 	args = append(args, string(request.id))
-	if request.plain && lost == nil {
+	if request.plain && lost == nil && h.wanted == nil { // else the script decides how it has ended
 		args = append(args, s.member(request))
 		for _, item := range request.items {
 			args = append(args, item.Name)

@@ -305,8 +305,8 @@ func TestScriptsUseRedis62(t *testing.T) {
 		for _, call := range []string{serverCall, replicationCall} { // their replies are read
 			source = strings.Replace(source, call, "", 1)
 		}
-		// Of the replies to these, only a number is read.
-		source = strings.ReplaceAll(source, "redis.pcall('RPUSH", "")
+		// Of the replies to these, only a number is read, or whether they are errors.
+		source = strings.NewReplacer("redis.pcall('RPUSH", "", "redis.pcall('SET'", "").Replace(source)
 		if strings.Contains(source, "pcall") || strings.Contains(source, "redis.log") || strings.Contains(source, "cjson") {
 			t.Errorf("%s uses more of Redis' Lua than both servers have alike", file.Name())
 		}

@@ -22,7 +22,7 @@ if freed then -- else it was revoked, or has more names
       local by, run = string.match(ARGV[2], '^[^%z]*%z([^\31]*)'), string.match(freed, '"run":"([^"]*)"') or ''
       keepEnd(ms, 'hr', ARGV[2])
       keepEnd(ms, 'wg', H_TEXT{SESSION = '\0' .. id; SINCE = since; ASKED = name .. '\30' .. by .. '\30' .. run; INFO = about; ITEMS = items})
-      local token = draw(micros, 1)
+      local token = draw(micros, 1, ARGV, 3)
       call('HSET', KEYS[2], name, 'x' .. id)
       call('ZADD', KEYS[3], '0', H_TEXT{SESSION = session .. '\0' .. id; TOKEN = token; SINCE = ms; INFO = about; ITEMS = items})
       local revision = call('HINCRBY', KEYS[7], 'rev:' .. session, '1')

@@ -54,10 +54,16 @@ end
 
 -- draw issues n tokens, each greater by one than that before it, and returns the last one as text
 -- and the first one. Tokens only grow: the first is the server's time in microseconds (text), or,
--- if that was issued already, the next one.
-local function draw(micros, n)
+-- if that was issued already, the next one. taken: names that are occupied already, those from
+-- taken[from] on, or nil. If Redis refuses the token, they are freed: no hold has them.
+local function draw(micros, n, taken, from)
   local token = n == 1 and micros or string.format('%.0f', micros + n - 1)
-  local first, last = micros + 0, redis.call('SET', KEYS[8], token, 'GET')
+  local first, last = micros + 0, nil
+  if taken then last = redis.pcall('SET', KEYS[8], token, 'GET') else last = redis.call('SET', KEYS[8], token, 'GET') end
+  if type(last) == 'table' then
+    redis.call('HDEL', KEYS[2], unpack(taken, from))
+    redis.call('SET', KEYS[8], token, 'GET') -- ends the script with the same error
+  end
   if not last or last + 0 < first then return token, first end
   token = string.format('%.0f', last + n)
   redis.call('SET', KEYS[8], token)
