@@ -20,7 +20,7 @@ func TestMain(m *testing.M) {
 }
 
 func TestEveryMeasurementFillsItsTable(t *testing.T) {
-	which := "pairs|waits$|^delayed|handoff|shares|renewal|kept|bundle|partition|capacity-runs|capacity-idle|capacity-memory|phases"
+	which := "pairs|waits$|^delayed|handoff|shares|renewal|kept|bundle|partition|capacity-runs|capacity-idle|capacity-memory|phases|commands"
 	if testing.Short() {
 		which = "pairs|shares|bundle"
 	}

@@ -138,6 +138,10 @@
 // for one in hand: pushing them, and fetching their deliveries, took another 5, and several small
 // claims and finishes in flight took 10 (0.75 to 0.86 of asynq's rate, and 0.9 to 1.0 now).
 //
+// commands: twenty commands at once, as runs and without lockstep. How long does it take from the
+// request until a command runs? Between the two are the record, the delivery, the claim and the
+// start of a guard: this program once more, for each command.
+//
 // mixed: everything at once for five minutes. 10,000 jobs have ticks every two seconds to every
 // minute, 1,000 of them with three of 200 bills each; four workers of 16 slots run them beside a
 // queue that is never empty. A sampler looks for runs that wait although their bundle is free, and

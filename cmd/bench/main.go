@@ -56,6 +56,7 @@ var measurements = []measurement{
 	{"slots", "the same with 16 slots", measureSlots},
 	{"slots-delayed", "the same, Redis 1 ms away", measureSlotsDelayed},
 	{"adopt", "tasks of plain asynq clients, compared with plain asynq", measureAdopt},
+	{"commands", "the start of many commands at once", measureCommands},
 	{"mixed", "everything at once", measureMixed},
 	{"waits-runs", "runs per second while others wait for a bill", measureWaitingRuns},
 	{"size", "many runs due at one instant", measureSize},

@@ -35,17 +35,23 @@ func (s *server) far(ctx context.Context, delay time.Duration) (*redis.Client, f
 	return rdb, func() { _ = rdb.Close(); proxy.Close() }, nil
 }
 
-// begin starts a worker with these jobs, and returns a function that stops it.
+// begin starts a worker with these jobs, whose handler calls done, and returns a function that stops
+// it.
 func begin(ctx context.Context, rdb *redis.Client, list []*jobs.Job, done func()) (w *worker.Worker, stop func() error, err error) {
 	handlers := jobs.NewRegistry()
 	jobs.Handle(handlers, "work", func(context.Context, *jobs.Run[record]) error { done(); return nil })
+	return beginWith(ctx, rdb, list, map[string]jobs.Executor{"handler": handlers})
+}
+
+// beginWith is begin for other executors.
+func beginWith(ctx context.Context, rdb *redis.Client, list []*jobs.Job, executors map[string]jobs.Executor) (w *worker.Worker, stop func() error, err error) {
 	records, deliveries, err := parts(rdb)
 	if err != nil {
 		return nil, nil, err
 	}
 	w, err = worker.New(worker.Options{
 		Redis: rdb, Ledger: records, Queue: deliveries, Pusher: worker.NewPusher(deliveries, records), Locks: locks.Options{Namespace: "bench", Name: "bench"}, Concurrency: concurrency, Queues: map[string]int{"default": 1}, Jobs: list,
-		Expand: func(job *jobs.Job) (*jobs.Job, []jobs.Secret, error) { return job, nil, nil }, Executors: map[string]jobs.Executor{"handler": handlers},
+		Expand: func(job *jobs.Job) (*jobs.Job, []jobs.Secret, error) { return job, nil, nil }, Executors: executors,
 		Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
