@@ -129,7 +129,9 @@ func TestRefusedTokenLeavesNoNameTaken(t *testing.T) {
 				t.Errorf("the release got %v without the right to SET, want that it is missing", err)
 			}
 			cancel()
-			<-ended
+			if err := <-ended; !errors.Is(err, context.Canceled) {
+				t.Errorf("the request that waited got %v, want its cancellation", err)
+			}
 			rights("+set")
 			release(t, acquire(t, c, parts...))
 		})

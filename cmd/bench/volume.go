@@ -35,8 +35,8 @@ func (s *server) far(ctx context.Context, delay time.Duration) (*redis.Client, f
 	return rdb, func() { _ = rdb.Close(); proxy.Close() }, nil
 }
 
-// begin starts a worker with these jobs, whose handler calls done, and returns a function that stops
-// it.
+// begin starts a worker with these jobs, whose handler calls done, and returns a function that
+// stops it.
 func begin(ctx context.Context, rdb *redis.Client, list []*jobs.Job, done func()) (w *worker.Worker, stop func() error, err error) {
 	handlers := jobs.NewRegistry()
 	jobs.Handle(handlers, "work", func(context.Context, *jobs.Run[record]) error { done(); return nil })
