@@ -13,9 +13,8 @@ local function known(id, token, ago)
   if not token and call('HEXISTS', HIST, id) == 1 or token and outdone(id, token) then return true end
   local run = load(id)
   if not run then return oldest and (token and math.floor(token / 1000) or now - ago - HEARING) <= oldest end
-  local last = tonumber(run[R_TOKEN]) or 0
-  if not token then return last / 1000 > now - ago end -- it was reopened since
-  return last > token or last == token and run[R_STATE] ~= 'running'
+  local last = tonumber(run[R_TOKEN])
+  return token and (last > token or last == token and run[R_STATE] ~= 'running')
 end
 
 for i = 2, #ARGV, 3 do
