@@ -21,6 +21,9 @@ import (
 // them. To compile them, and all packages that they need, would take minutes.
 func TestTheToolCompilesForOtherSystems(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("it checks all packages for two more systems")
+	}
 	for _, system := range []string{"windows", "darwin"} {
 		list := exec.CommandContext(t.Context(), "go", "list", "-deps", "-json=ImportPath,Dir,GoFiles,ImportMap", "lockstep/cmd/lockstep")
 		list.Env = append(os.Environ(), "GOOS="+system, "GOARCH=amd64", "CGO_ENABLED=0")

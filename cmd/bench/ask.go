@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"lockstep/scheduler/ledger"
+	"lockstep/scheduler/worker"
 )
 
 // How requests are made in the measurement ask.
@@ -161,22 +162,27 @@ func (w *whole) askMany(ctx context.Context, after, n int) error {
 				if len(list.Items) == 0 {
 					return nil
 				}
-				replies, err := w.ledger.EnqueueAll(ctx, list)
-				if err != nil {
-					return err
-				}
-				var due []ledger.Due
-				for _, reply := range replies {
-					if reply.Err != nil {
-						return reply.Err
-					}
-					due = append(due, reply.Due...)
-				}
-				if err := w.pusher.Push(ctx, due...); err != nil {
+				if err := askList(ctx, w.ledger, w.pusher, list); err != nil {
 					return err
 				}
 			}
 		})
 	}
 	return group.Wait()
+}
+
+// askList makes the requests of a list, and pushes their deliveries.
+func askList(ctx context.Context, records *ledger.Ledger, pusher *worker.Pusher, list ledger.List) error {
+	replies, err := records.EnqueueAll(ctx, list)
+	if err != nil {
+		return err
+	}
+	var due []ledger.Due
+	for _, reply := range replies {
+		if reply.Err != nil {
+			return reply.Err
+		}
+		due = append(due, reply.Due...)
+	}
+	return pusher.Push(ctx, due...)
 }

@@ -142,16 +142,5 @@ func startRuns(ctx context.Context, records *ledger.Ledger, pusher *worker.Pushe
 	for i := range together {
 		list.Items = append(list.Items, ledger.Request{Job: job, ID: fmt.Sprint(round, "-", i), Trigger: ledger.TriggerEnqueue})
 	}
-	replies, err := records.EnqueueAll(ctx, list)
-	if err != nil {
-		return err
-	}
-	var due []ledger.Due
-	for _, reply := range replies {
-		if reply.Err != nil {
-			return reply.Err
-		}
-		due = append(due, reply.Due...)
-	}
-	return pusher.Push(ctx, due...)
+	return askList(ctx, records, pusher, list)
 }

@@ -8,22 +8,30 @@ import (
 	"time"
 
 	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
 
 	"lockstep/jobs"
 	"lockstep/locks/redistest"
 	"lockstep/scheduler/ledger"
 )
 
-// Our pushes must equal asynq's. To record them, asynq must need no more of Redis than the recorder
-// provides.
-func TestPushedDeliveryIsAsynqsOwn(t *testing.T) {
-	t.Parallel()
-	rdb := redistest.Client(t)
-	namespace, q := redistest.Namespace(t), redistest.Namespace(t)
+// newQueue returns a client with a namespace and a queue of its own.
+func newQueue(t *testing.T) (c *Client, rdb *redis.Client, namespace, q string) {
+	t.Helper()
+	rdb = redistest.Client(t)
+	namespace, q = redistest.Namespace(t), redistest.Namespace(t)
 	c, err := New(rdb, namespace)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return c, rdb, namespace, q
+}
+
+// Our pushes must equal asynq's. To record them, asynq must need no more of Redis than the recorder
+// provides.
+func TestPushedDeliveryIsAsynqsOwn(t *testing.T) {
+	t.Parallel()
+	c, rdb, namespace, q := newQueue(t)
 	// without a Redis: any other command panics
 	c.asynq = asynq.NewClientFromRedisClient(&recorder{})
 	d := ledger.Due{Run: "r", N: 1, Queue: q}
@@ -116,12 +124,7 @@ func TestSeveralDeliveriesArePushedAsAsynqWouldPushThem(t *testing.T) {
 // and before those that are pushed together with them.
 func TestDeliveriesThatGoBackAreTheFirstInTheirQueue(t *testing.T) {
 	t.Parallel()
-	rdb := redistest.Client(t)
-	namespace, q := redistest.Namespace(t), redistest.Namespace(t)
-	c, err := New(rdb, namespace)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c, rdb, namespace, q := newQueue(t)
 	due := func(run jobs.RunID, putBack bool) ledger.Due {
 		return ledger.Due{Run: run, N: 1, Queue: q, PutBack: putBack}
 	}
@@ -146,12 +149,7 @@ func TestDeliveriesThatGoBackAreTheFirstInTheirQueue(t *testing.T) {
 // and the start of their runs.
 func TestDeliveriesThatAStoppingServerHasFetchedGoBackToTheHead(t *testing.T) {
 	t.Parallel()
-	rdb := redistest.Client(t)
-	namespace, q := redistest.Namespace(t), redistest.Namespace(t)
-	c, err := New(rdb, namespace)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c, rdb, namespace, q := newQueue(t)
 	var all []ledger.Due
 	var want []string // the head is the last one
 	for _, run := range []jobs.RunID{"a", "b", "c", "d"} {
@@ -188,12 +186,7 @@ func TestDeliveriesThatAStoppingServerHasFetchedGoBackToTheHead(t *testing.T) {
 // the first without it, or longer.
 func TestADeliveryThatGoesBackKeepsTheLatencyOfItsQueue(t *testing.T) {
 	t.Parallel()
-	rdb := redistest.Client(t)
-	namespace, q := redistest.Namespace(t), redistest.Namespace(t)
-	c, err := New(rdb, namespace)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c, rdb, namespace, q := newQueue(t)
 	waits := ledger.Due{Run: "waits", N: 1, Queue: q}
 	back := ledger.Due{Run: "back", N: 1, Queue: q, PutBack: true}
 	if _, err := c.Push(t.Context(), waits); err != nil {
