@@ -389,7 +389,6 @@ func (l *Ledger) Create(ctx context.Context, decisions []Decision) []Created {
 			*c = Created{Err: fmt.Errorf("create ticks of %s: %w", d.Job.Name, err)}
 			continue
 		}
-		l.memory.saw(d.Job.Name, c.Cursor)
 		l.replaced(d, c)
 		if !c.Moved && !c.Early && !c.Inactive && !c.More && c.Grace == 0 {
 			l.memory.created(d, c.ended)
@@ -486,11 +485,11 @@ func (l *Ledger) Activate(ctx context.Context, activations []Activation) []Creat
 			}
 			if outcome == "ok" {
 				results[i].Cursor = activations[i].Cursor
+				l.memory.saw(activations[i].Job.Name, results[i].Cursor)
 			} else if err := results[i].refused(outcome, space.Read(space.Reply{detail}, nil)); err != nil {
 				fail(i, err)
 				continue
 			}
-			l.memory.saw(activations[i].Job.Name, results[i].Cursor)
 		}
 		taken = min((batch+1)*ActivateBatch, len(activations))
 		return nil

@@ -79,7 +79,7 @@ type Due struct {
 	Offered bool
 
 	// PutBack reports that the delivery has come from the head of its queue and was not claimed. So
-	// it goes back to the head. Set by those who push it again.
+	// it goes back to the head. Callers that push it again set it.
 	PutBack bool
 }
 

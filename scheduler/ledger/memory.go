@@ -4,11 +4,10 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 
 	"lockstep/jobs"
 	"lockstep/locks"
@@ -19,6 +18,12 @@ import (
 const (
 	rememberFor  = 10 * time.Minute
 	rememberMost = 10_000
+)
+
+// Ticks that this worker has decided recently: no other worker may have polled since.
+const (
+	recentFor  = 5 * time.Second
+	recentMost = 1000
 )
 
 // memory is a worker's knowledge of the ledger, to re-assert it should Redis lose it. A nil memory
@@ -34,6 +39,7 @@ type memory struct {
 	// the orders of the definitions that this process carries or has begun to register
 	orders map[definitionOf]int64
 	open   map[jobs.RunID]bool  // outstanding runs of ticks, as far as was heard
+	recent []recentRun          // those that this worker has made last, the latest one last
 	ended  map[jobs.RunID]end   // how runs ended, as was heard; kept as long as own has the run
 	own    map[jobs.RunID]*turn // the last attempt of this worker at a run
 	order  []jobs.RunID         // of own, in the order in which their attempts ended
@@ -56,6 +62,12 @@ type mirror struct {
 
 // definitionOf is one definition of a job.
 type definitionOf struct{ job, hash string }
+
+// recentRun is a run of a tick, and when this worker made it.
+type recentRun struct {
+	run jobs.RunID
+	at  time.Time
+}
 
 // end is how a run ended, and when that was heard.
 type end struct {
@@ -145,18 +157,24 @@ func (l *Ledger) Carries(definitions []*Encoded) {
 	})
 }
 
-// created keeps the outcomes of ticks that were decided here, which the news report only later.
-// ended are the ticks that did not become runs.
+// created keeps the cursor and the outcomes of ticks that were decided here, which a poll reports
+// only later. ended are the ticks that did not become runs.
 func (m *memory) created(d *Decision, ended map[jobs.RunID]State) {
 	if d.again {
 		return
 	}
+	m.saw(d.Job.Name, d.Cursor)
 	m.do(func() {
+		now := m.now()
 		for _, tick := range d.Ticks {
 			if run := jobs.TickRunID(d.Job.Name, tick.At); tick.Upto.IsZero() {
 				m.hear(run, ended[run])
+				m.recent = append(m.recent, recentRun{run, now})
 			}
 		}
+		old := now.Add(-recentFor)
+		m.recent = slices.DeleteFunc(m.recent, func(r recentRun) bool { return r.at.Before(old) })
+		m.recent = m.recent[max(0, len(m.recent)-recentMost):]
 	})
 }
 
@@ -337,48 +355,55 @@ const mirrorPage = 1000
 // Mirror reads one page of the outstanding runs of ticks, which a worker remembers in addition to
 // the news: see [Ledger.Remember]. It returns true when more remain to be read. Polls do not wait
 // for it, and it may be called during polls: however many runs are outstanding, a poll costs the
-// same. It reads nothing while nothing is missing.
+// same. It reads nothing while nothing is missing, and while Redis may lack what this process has
+// yet to re-assert.
 func (l *Ledger) Mirror(ctx context.Context) (more bool, err error) {
 	m := l.memory
 	if m == nil {
 		return false, nil
 	}
 	m.mu.Lock()
-	reading, asked := m.mirror, m.now()
+	reading, news, asked := m.mirror, m.news, m.now()
 	m.mu.Unlock()
-	switch {
-	case reading == nil:
+	if reading == nil || news == "" { // the next poll begins a reading
 		return false, nil
-	case !reading.all:
-		err = l.mirrorPage(ctx, reading, asked)
-	default:
-		err = l.mirrorCheck(ctx, reading, asked)
 	}
-	if err != nil {
-		return true, fmt.Errorf("read which runs are outstanding: %w", err)
+	args := []any{news, reading.after, mirrorPage}
+	if reading.all {
+		for _, run := range reading.check[:min(len(reading.check), mirrorPage)] {
+			args = append(args, string(run))
+		}
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.mirror == reading && reading.all && len(reading.check) == 0 {
-		m.open, m.mirror = reading.open, nil
-	}
-	return m.mirror != nil, nil
-}
-
-// mirrorPage reads the next page of the index.
-func (l *Ledger) mirrorPage(ctx context.Context, reading *mirror, asked time.Time) error {
-	r := space.Read(l.run(ctx, "mirror", "", reading.after, mirrorPage))
+	r := space.Read(l.run(ctx, "mirror", "", args...))
 	after := r.Text()
+	if r.Err == nil && after == "lags" {
+		return false, nil
+	}
 	var runs []jobs.RunID
 	for r.More() {
 		runs = append(runs, jobs.RunID(r.Text()))
 	}
 	if r.Err != nil {
-		return r.Err
+		return true, fmt.Errorf("read which runs are outstanding: %w", r.Err)
 	}
-	m := l.memory
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.mirror != reading {
+		return m.mirror != nil, nil
+	}
+	if reading.all {
+		m.checked(reading, len(args)-3, runs, asked)
+	} else {
+		m.read(reading, after, runs, asked)
+	}
+	if reading.all && len(reading.check) == 0 {
+		m.open, m.mirror = reading.open, nil
+	}
+	return m.mirror != nil, nil
+}
+
+// read adds a page of the index to a reading: the outstanding runs before the place after.
+func (m *memory) read(reading *mirror, after string, runs []jobs.RunID, asked time.Time) {
 	for _, run := range runs {
 		if _, ok := run.Tick(); !ok {
 			continue
@@ -389,7 +414,7 @@ func (l *Ledger) mirrorPage(ctx context.Context, reading *mirror, asked time.Tim
 		reading.open[run] = true
 	}
 	if reading.after = after; after != "" {
-		return nil
+		return
 	}
 	reading.all = true
 	for run, t := range m.own {
@@ -397,30 +422,15 @@ func (l *Ledger) mirrorPage(ctx context.Context, reading *mirror, asked time.Tim
 			reading.check = append(reading.check, run)
 		}
 	}
-	return nil
 }
 
-// mirrorCheck looks up some of the own attempts that did not end their runs, and forgets those
+// checked notes that the first n of the own attempts to check were looked up. It forgets those
 // whose runs others have ended.
-func (l *Ledger) mirrorCheck(ctx context.Context, reading *mirror, asked time.Time) error {
-	some := reading.check[:min(len(reading.check), mirrorPage)]
-	replies := make([]*redis.BoolCmd, len(some))
-	err := l.pipeline(ctx, func(pipe redis.Pipeliner) {
-		for i, run := range some {
-			replies[i] = pipe.HExists(ctx, l.prefix+"run", string(run))
-		}
-	})
-	if err != nil {
-		return err
-	}
-	m := l.memory
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for i, run := range some {
-		if t := m.own[run]; t != nil && t.finish != nil && !t.finish.Outcome.ends() && !replies[i].Val() && t.at.Before(asked) {
+func (m *memory) checked(reading *mirror, n int, ended []jobs.RunID, asked time.Time) {
+	for _, run := range ended {
+		if t := m.own[run]; t != nil && t.finish != nil && !t.finish.Outcome.ends() && t.at.Before(asked) {
 			delete(m.own, run)
 		}
 	}
-	reading.check = reading.check[len(some):]
-	return nil
+	reading.check = reading.check[n:]
 }

@@ -417,6 +417,76 @@ func TestTheWorkerThatDecidesTicksKnowsThemAtOnce(t *testing.T) {
 	})
 }
 
+// TestAWorkerThatAssertsLateForgetsNothingMeanwhile: it polls, and reads the outstanding runs,
+// while others have begun to re-assert what they know.
+func TestAWorkerThatAssertsLateForgetsNothingMeanwhile(t *testing.T) {
+	for name, test := range map[string]func(f *fixture){
+		"others assert more news than one poll reads": func(f *fixture) {
+			a, b := f.worker("a"), f.worker("b")
+			cursor := b.cursor(b.job, 1200)
+			for range 11 {
+				cursor = b.tick(b.job, cursor, 100, ledger.VerdictMissed).Cursor
+			}
+			a.hear()
+			a.hear()
+			due := a.tick(a.job, cursor, 3, ledger.VerdictRun).Due
+			f.lose(a, b)
+			b.say()
+			a.hear()
+			a.hear()
+			a.say()
+			for _, one := range due {
+				f.wantState(one.Run, ledger.StateDue)
+			}
+		},
+		"another worker knows less": func(f *fixture) {
+			a, b, c := f.worker("a"), f.worker("b"), f.worker("c")
+			due := c.ticks(1, a, b)[0]
+			c.finish(c.claim(c.client, due, ledger.ClaimGranted), ledger.OutcomeSuccess, ledger.FinishRecorded)
+			a.hear()
+			f.lose(a, b)
+			b.say()
+			f.wantState(due.Run, ledger.StateDue)
+			a.hear()
+			a.say()
+			f.wantState(due.Run, ledger.StateSucceeded)
+		},
+		"the job is new to another worker": func(f *fixture) {
+			a := f.worker("a")
+			last := a.tick(a.job, f.cursor(f.job, 5), 1, ledger.VerdictRun).Cursor
+			f.lose(a)
+			f.register(f.job) // by a worker that has just been started
+			a.hear()
+			created := a.Create(f.Context(), []ledger.Decision{{Job: a.job, Seen: last, Cursor: last.Add(time.Second), By: "me.1"}})[0]
+			if created.Err != nil || !created.Moved {
+				f.Errorf("created %+v, want the cursor moved by the registration", created)
+			}
+			a.say()
+			if job, err := a.Job(f.Context(), "j"); err != nil || !job.Cursor.Equal(last) {
+				f.Errorf("%+v, %v, want the cursor at the last tick that was decided", job, err)
+			}
+		},
+		"it was reading the outstanding runs": func(f *fixture) {
+			a := f.worker("a")
+			due := a.ticks(2)
+			a.finish(a.claim(a.client, due[0], ledger.ClaimGranted), ledger.OutcomeRetry, ledger.FinishRecorded)
+			f.lose(a)
+			a.say()
+			a.poll() // the reading begins
+			f.lose(a)
+			f.goOn() // nobody has detected this loss yet
+			a.mirror()
+			f.lose(a)
+			a.mirror()
+			a.say()
+			f.wantState(due[0].Run, ledger.StateRetrying)
+			f.wantState(due[1].Run, ledger.StateDue)
+		},
+	} {
+		t.Run(name, func(t *testing.T) { each(t, test) })
+	}
+}
+
 func TestCursorsSurviveOneLossAfterAnother(t *testing.T) {
 	each(t, func(f *fixture) {
 		a := f.worker("a")
@@ -726,6 +796,38 @@ func TestAnEndIsAssertedWholeOrNotAtAll(t *testing.T) {
 				}
 				return
 			}
+			f.goOn()
+		}
+	})
+}
+
+// TestATickIsAssertedBeforeItsCursor lets the only worker that knows of a run die while it asserts
+// that: after each of the commands that it sends. The tick must not count as decided without the
+// run.
+func TestATickIsAssertedBeforeItsCursor(t *testing.T) {
+	each(t, func(f *fixture) {
+		for sent := 0; ; sent++ {
+			a := f.worker("a")
+			cursor := a.ticks(1)[0].Run
+			last := a.tick(a.job, tickOf(t, cursor), 1, ledger.VerdictRun).Due[0].Run
+			f.lose(a)
+			left := new(atomic.Int64)
+			left.Store(int64(sent))
+			a.client.Extension().Redis().AddHook(dying{left})
+			err := a.Assert(f.Context(), a.client.Session(), a.lost, "config", []*jobs.Job{a.job})
+			left.Store(1000) // to close its session
+			job, jobErr := f.Job(f.Context(), "j")
+			decided := jobErr == nil && !job.Cursor.Before(tickOf(t, last))
+			if record, _, found := f.Find(f.Context(), last); decided && (found != nil || record.State != ledger.StateDue) {
+				t.Errorf("after %d sendings the tick is decided, and its run is %+v (%v), want it due", sent, record, found)
+			}
+			if err == nil {
+				if sent < 2 {
+					t.Errorf("all is said in %d sendings: the test proves nothing", sent)
+				}
+				return
+			}
+			f.lose()
 			f.goOn()
 		}
 	})

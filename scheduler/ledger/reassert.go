@@ -36,6 +36,10 @@ func (l *Ledger) Assert(ctx context.Context, session locks.SessionID, loss, dige
 		return nil
 	}
 	known := l.memory.recollect(session, loss, definitions)
+	// Before the cursors, which say that these ticks are decided: others may not know these runs.
+	if err := l.sayAgain(ctx, known.recent); err != nil {
+		return err
+	}
 	for i := 0; i < len(definitions) || i == 0; i += RegisterBatch {
 		batch := fact{name: fmt.Sprintf("definitions %s from %d", digest, i)}
 		if l.memory.hasSaid(batch) {
@@ -49,10 +53,8 @@ func (l *Ledger) Assert(ctx context.Context, session locks.SessionID, loss, dige
 	if err := l.say(ctx, loss, known.urgent); err != nil {
 		return err
 	}
-	for _, created := range l.Create(ctx, known.again) {
-		if created.Err != nil {
-			return created.Err
-		}
+	if err := l.sayAgain(ctx, known.again); err != nil {
+		return err
 	}
 	// An attempt that was asserted as running may have ended since, and its finish may have come
 	// before that assertion: then the finish did not count.
@@ -63,6 +65,16 @@ func (l *Ledger) Assert(ctx context.Context, session locks.SessionID, loss, dige
 		l.memory.news = "" // the numbers of the news may start again
 		l.memory.older = known.older
 	})
+	return nil
+}
+
+// sayAgain re-asserts outstanding runs of ticks.
+func (l *Ledger) sayAgain(ctx context.Context, again []Decision) error {
+	for _, created := range l.Create(ctx, again) {
+		if created.Err != nil {
+			return created.Err
+		}
+	}
 	return nil
 }
 
@@ -248,6 +260,7 @@ type recollection struct {
 	urgent []fact
 	older  []fact     // ends, the last ones first
 	again  []Decision // ticks that were outstanding, of which no more is known
+	recent []Decision // those of them that this worker has decided recently
 }
 
 // split puts ends where they belong, the last ones first.
@@ -337,25 +350,44 @@ func (m *memory) recollect(session locks.SessionID, loss string, definitions []*
 	slices.SortStableFunc(known.older, func(a, b fact) int { return cmp.Compare(a.age, b.age) })
 	told := func(f fact) bool { return m.told[f.name] }
 	known.urgent, known.older = slices.DeleteFunc(known.urgent, told), slices.DeleteFunc(known.older, told)
-	ticks := make(map[*jobs.Job][]Tick)
 	open := m.open
 	if m.mirror != nil { // including what the reading has found so far
 		open = maps.Clone(open)
 		maps.Copy(open, m.mirror.open)
 	}
+	outstanding := func(run jobs.RunID) bool { return open[run] && !own[run] && carried[run.Job()] != nil }
+	recent := make(map[jobs.RunID]bool)
+	for _, r := range m.recent {
+		if outstanding(r.run) {
+			recent[r.run] = true
+		}
+	}
+	again := make(map[jobs.RunID]bool)
 	for run := range open {
-		tick, ok := run.Tick()
-		if job := carried[run.Job()]; ok && job != nil && !own[run] {
+		if outstanding(run) && !recent[run] {
+			again[run] = true
+		}
+	}
+	known.recent, known.again = decideAgain(session, carried, recent), decideAgain(session, carried, again)
+	return known
+}
+
+// decideAgain returns decisions that make these runs of ticks due again.
+func decideAgain(session locks.SessionID, carried map[string]*jobs.Job, runs map[jobs.RunID]bool) (again []Decision) {
+	ticks := make(map[*jobs.Job][]Tick)
+	for run := range runs {
+		if tick, ok := run.Tick(); ok {
+			job := carried[run.Job()]
 			ticks[job] = append(ticks[job], Tick{At: tick, Verdict: VerdictCatchUp})
 		}
 	}
 	for job, list := range ticks {
 		slices.SortFunc(list, func(a, b Tick) int { return a.At.Compare(b.At) })
 		for some := range slices.Chunk(list, MaxTicks) {
-			known.again = append(known.again, Decision{Job: job, Ticks: some, By: session, again: true})
+			again = append(again, Decision{Job: job, Ticks: some, By: session, again: true})
 		}
 	}
-	return known
+	return again
 }
 
 // tickOf returns the tick in a run's id, in the form for the scripts.

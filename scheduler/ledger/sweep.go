@@ -73,6 +73,7 @@ func (l *Ledger) poll(ctx context.Context, session locks.SessionID, digest strin
 		poll.Carries, poll.Dropped = true, space.Read(space.Reply{dropped}, nil).Time()
 	}
 	poll.Since = r.Time()
+	lacking := r.Number() == 1
 	changed := 0
 	for r.More() {
 		job, cursor, active := r.Text(), r.Text(), r.Text()
@@ -82,9 +83,11 @@ func (l *Ledger) poll(ctx context.Context, session locks.SessionID, digest strin
 			continue // one that cannot be read must not hide the others
 		}
 		poll.Moved[job] = Moved{millis(ms), active}
-		if ms == 0 {
+		switch {
+		case lacking: // a worker that knows nothing of the job may have set it
+		case ms == 0:
 			l.memory.removed(job)
-		} else {
+		default:
 			l.memory.saw(job, millis(ms))
 		}
 	}

@@ -1,11 +1,22 @@
--- mirror reads which runs of ticks are outstanding, one page of them. It skips runs without a tick
--- at no cost, however many exist.
--- ARGV: 1 the place after which the page begins, or ""  2 runs at most
--- Replies: the place after which the next page begins, or "" when this is the last one; then runs
+-- mirror reads which runs of ticks are outstanding, one page of them, or looks up some runs. It
+-- skips runs without a tick at no cost, however many exist.
+-- ARGV: 1 the last known news  2 the place after which the page begins, or ""  3 runs at most; or,
+--       from 4 on, the runs to look up
+-- Replies: lags, when Redis may lack what the caller knows | the place after which the next page
+--   begins, or "" when this is the last one; then runs. Of those to look up, it replies the ones
+--   that are not outstanding
 -- JOBS bounds how long a call keeps Redis busy when many jobs have few such runs.
-local JOBS, most = 200, tonumber(ARGV[2])
-local out, from = {''}, ARGV[1] == '' and '-' or '(' .. ARGV[1]
-local job = string.match(ARGV[1], '^([^%z]*)%z')
+local JOBS, most = 200, tonumber(ARGV[3])
+if lags(ARGV[1]) then return {'lags'} end
+if #ARGV > 3 then
+  local out = {''}
+  for i = 4, #ARGV do
+    if call('HEXISTS', RUN, ARGV[i]) == 0 then out[#out + 1] = ARGV[i] end
+  end
+  return out
+end
+local out, from = {''}, ARGV[2] == '' and '-' or '(' .. ARGV[2]
+local job = string.match(ARGV[2], '^([^%z]*)%z')
 for _ = 1, JOBS do
   if job then
     local members = call('ZRANGEBYLEX', OPEN, from, '(' .. job .. '\1', 'LIMIT', '0', most + 1 - #out)

@@ -9,8 +9,8 @@
 --   or "" when some after the last known one are lost, the news (a list of run and state), 1 when
 --   runs are set aside else 0, ms at which a registration last dropped definitions that no worker
 --   carried, or 0, "" when this session has ended, ms since which the config of this session is
---   carried without a pause, or 0, then job, cursor and active definition (its
---   hash) of each change
+--   carried without a pause, or 0, 1 when Redis may lack what the session knows (lags) else 0, and
+--   then it reports no news, then job, cursor and active definition (its hash) of each change
 -- Duty affects only speed: the session that has it creates ticks first and sweeps. Duty, and with
 -- it the desk of the lock space, passes to the first live session that polls when the holder has
 -- ended, has not polled in time, or has drifted definitions, which make its ticks late, while this
@@ -41,8 +41,9 @@ if ends(session) then
   end
   call('HSET', LEDGER, 'config:' .. ARGV[5], ms, 'carry:' .. session, ARGV[5])
 end
-local out = {ms, mine and 1 or 0, ARGV[2], asked(session), ARGV[6], {}, call('ZCARD', ASIDE) > 0 and 1 or 0, dropped, since}
-if ARGV[6] ~= '' then
+local lacking = ARGV[6] ~= '' and lags(ARGV[6])
+local out = {ms, mine and 1 or 0, ARGV[2], asked(session), ARGV[6], {}, call('ZCARD', ASIDE) > 0 and 1 or 0, dropped, since, lacking and 1 or 0}
+if ARGV[6] ~= '' and not lacking then
   local news = call('XRANGE', NEWS, '(' .. ARGV[6], '+', 'COUNT', ARGV[3])
   for i = 1, #news do
     out[5], out[6][2 * i - 1], out[6][2 * i] = news[i][1], news[i][2][2], news[i][2][4]

@@ -4,6 +4,13 @@
 -- they know it should Redis lose its data.
 local function announce(id, state) call('XADD', NEWS, 'MAXLEN', '~', '10000', '*', 'r', id, 's', state) end
 
+-- lags reports whether Redis may lack what a worker has read with the news up to a position: their
+-- last one is missing, or lost state is being re-asserted. Until all of it is, the worker must not
+-- forget anything because Redis lacks it.
+local function lags(position)
+  return reasserting() or position ~= '0-0' and #call('XREVRANGE', NEWS, '+', position, 'COUNT', '1') == 0
+end
+
 -- asked lists what a worker is asked to stop: runs and reasons; no run: all of them, it must drain.
 -- The reason is "" where the records before it are long, so that reading them does not keep Redis
 -- busy; it is in the record when the run ends.
