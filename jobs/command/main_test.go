@@ -35,6 +35,9 @@ func TestMain(m *testing.M) {
 		switch os.Args[1] {
 		case "guard":
 			os.Exit(command.GuardMain())
+		case "slow":
+			helperSlowGuard()
+			os.Exit(command.GuardMain())
 		case "worker":
 			helperWorker(os.Args[2])
 			os.Exit(0)

@@ -51,6 +51,7 @@ type Options struct {
 // calls.
 type Executor struct {
 	options Options // with their defaults
+	turns   turns   // of its guards, to start
 }
 
 // New returns an executor. It starts nothing. It returns an error if Guard is empty or names no
@@ -79,7 +80,7 @@ func New(options Options) (*Executor, error) {
 	if options.GuardEnv == nil {
 		options.GuardEnv = os.Environ()
 	}
-	return &Executor{options}, nil
+	return &Executor{options, newTurns()}, nil
 }
 
 // GuardMain is the main function of a guard. It returns the exit code. Call it from main as soon as
@@ -168,6 +169,8 @@ func (e *Executor) Run(ctx context.Context, spec Spec) error {
 	if len(spec.Argv) == 0 {
 		return errors.New("no command to run")
 	}
+	started := e.turns.wait(ctx)
+	defer started() // a guard may end without a report
 	if ctx.Err() != nil {
 		return fmt.Errorf("%w (%q was not started)", context.Cause(ctx), spec.Argv[0])
 	}
@@ -179,7 +182,7 @@ func (e *Executor) Run(ctx context.Context, spec Spec) error {
 			return fmt.Errorf("folder of %q: %w", spec.Argv[0], err)
 		}
 	}
-	c := &child{Executor: e, spec: spec, mark: newMark()}
+	c := &child{Executor: e, spec: spec, mark: newMark(), started: started}
 	if err := c.startGuard(); err != nil {
 		return fmt.Errorf("start the guard of %q: %w", spec.Argv[0], err)
 	}
@@ -242,8 +245,9 @@ type child struct {
 	// that it was not asked.
 	grace time.Duration
 
-	begun time.Duration // the reading of the boot clock at the start of the guard
-	pid   int           // the command; 0 until it has started
+	begun   time.Duration // the reading of the boot clock at the start of the guard
+	started func()        // ends its turn
+	pid     int           // the command; 0 until it has started
 	// the worker has killed the command in place of the guard, or a guard that has not started it
 	killed bool
 	failed *guard.Failed
@@ -452,6 +456,7 @@ func (c *child) leave(reports <-chan guard.Report) {
 
 // note records a report of the guard.
 func (c *child) note(r guard.Report) {
+	c.started()
 	switch {
 	case r.Failed != nil:
 		c.failed = r.Failed
