@@ -75,8 +75,9 @@ generate: ## generate schema and reference from configs/file.go, the READMEs' pr
 picture: ## make cmd/timeline.png, the README's picture, from a demo that runs in another terminal
 	cd cmd/browser && $(GO) run . $(ARGS)
 
+# Without cgo, as in build: the runs of commands have this program's guards.
 bench: needed ## compare locks with other libraries; select with ARGS='-short -run pairs'
-	cd cmd/bench && $(GO) run . $(ARGS)
+	cd cmd/bench && CGO_ENABLED=0 $(GO) run . $(ARGS)
 
 bench-go: needed ## our own benchmarks; select with BENCH=REGEXP and PKG=./locks
 	$(GO) test -run '^$$' -bench '$(BENCH)' -benchmem $(PKG)
