@@ -33,8 +33,9 @@
 // children repeatedly until it has none, which reaches all of them. Conversely, the kernel kills
 // the command when the guard dies (Pdeathsig).
 //
-// Guards start in turns, as many at a time as there are processors. A turn lasts at most 200 ms.
-// When many commands are due at once, the first ones then start as soon as they would alone.
+// Guards start in turns, as many at a time as there are processors. A turn lasts at most 200 ms,
+// and a start waits that long for its turn. When some dozens of commands are due at once, the first
+// ones then start as soon as they would alone.
 //
 // The guard does not ask the kernel to be killed with the worker, because it would then die before
 // it could kill anything. It has its own process group, so a Ctrl-C or Ctrl-Z on the terminal does

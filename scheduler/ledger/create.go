@@ -247,7 +247,8 @@ func (l *Ledger) RegisterEncoded(ctx context.Context, digest string, definitions
 					one.Old, r.Err = jobs.ReadJob(old)
 				}
 			}
-			if r.Number() == 1 && r.Err == nil && (job.Every > 0 || job.Schedule != "") {
+			begun := r.Number() == 1
+			if begun && r.Err == nil && (job.Every > 0 || job.Schedule != "") {
 				lost[job] = one.Cursor
 			}
 			if absence := r.Text(); absence != "" {
@@ -258,7 +259,9 @@ func (l *Ledger) RegisterEncoded(ctx context.Context, digest string, definitions
 				break
 			}
 			registered.Jobs[job.Name] = one
-			l.memory.saw(job.Name, one.Cursor)
+			if !begun { // else Redis has lost the cursor, and this one is the time of this call
+				l.memory.saw(job.Name, one.Cursor)
+			}
 			l.memory.registered(job.Name, e.Hash, order)
 		}
 		if r.Err != nil {

@@ -334,6 +334,9 @@ func (l *Ledger) position(ctx context.Context) (string, error) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.mirror != nil { // Redis may lose what that reading has found before the next one finds it
+		maps.Copy(m.open, m.mirror.open)
+	}
 	m.news, m.mirror = news, &mirror{open: make(map[jobs.RunID]bool)}
 	return news, nil
 }

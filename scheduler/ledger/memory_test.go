@@ -1,6 +1,7 @@
 package ledger_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -461,6 +462,56 @@ func TestAWorkerThatAssertsLateForgetsNothingMeanwhile(t *testing.T) {
 			if created.Err != nil || !created.Moved {
 				f.Errorf("created %+v, want the cursor moved by the registration", created)
 			}
+			a.say()
+			if job, err := a.Job(f.Context(), "j"); err != nil || !job.Cursor.Equal(last) {
+				f.Errorf("%+v, %v, want the cursor at the last tick that was decided", job, err)
+			}
+		},
+		"Redis is emptied again before that is noticed": func(f *fixture) {
+			a := f.worker("a")
+			last := a.tick(a.job, f.cursor(f.job, 5), 1, ledger.VerdictRun).Cursor
+			f.lose(a)
+			f.goOn()
+			a.register(a.job)
+			f.grace(a)
+			a.say()
+			if job, err := a.Job(f.Context(), "j"); err != nil || !job.Cursor.Equal(last) {
+				f.Errorf("%+v, %v, want the cursor at the last tick that was decided", job, err)
+			}
+		},
+		"Redis is emptied again during its reading": func(f *fixture) {
+			f.job.Overlap = jobs.OverlapAllow
+			a := f.worker("a")
+			cursor, first := f.cursor(f.job, 1200), jobs.RunID("")
+			for range 11 {
+				created := f.tick(f.job, cursor, 100, ledger.VerdictRun)
+				cursor, first = created.Cursor, cmp.Or(first, created.Due[0].Run)
+			}
+			a.poll()
+			if more, err := a.Mirror(f.Context()); err != nil || !more {
+				f.Fatalf("%t, %v, want another page", more, err)
+			}
+			f.lose(a)
+			a.say()
+			f.wantState(first, ledger.StateDue)
+			a.hear()
+			f.lose(a)
+			a.say()
+			f.wantState(first, ledger.StateDue)
+		},
+		"a cursor moves before all have asserted": func(f *fixture) {
+			a, b := f.worker("a"), f.worker("b")
+			cursor := b.tick(b.job, f.cursor(f.job, 5), 1, ledger.VerdictMissed).Cursor
+			a.hear()
+			last := b.tick(b.job, cursor, 1, ledger.VerdictMissed).Cursor
+			f.lose(a, b)
+			a.say()
+			a.revision = a.register(a.job).Revision // as after each recovery
+			b.say()
+			a.hear()
+			f.goOn()
+			a.hear()
+			f.lose(a) // b has exited
 			a.say()
 			if job, err := a.Job(f.Context(), "j"); err != nil || !job.Cursor.Equal(last) {
 				f.Errorf("%+v, %v, want the cursor at the last tick that was decided", job, err)

@@ -36,7 +36,7 @@ func (l *Ledger) Assert(ctx context.Context, session locks.SessionID, loss, dige
 		return nil
 	}
 	known := l.memory.recollect(session, loss, definitions)
-	// Before the cursors, which say that these ticks are decided: others may not know these runs.
+	// Before the cursors, which say that these ticks are decided: others may not know the due runs.
 	if err := l.sayAgain(ctx, known.recent); err != nil {
 		return err
 	}

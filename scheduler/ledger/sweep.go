@@ -96,6 +96,9 @@ func (l *Ledger) poll(ctx context.Context, session locks.SessionID, digest strin
 	}
 	l.memory.heard(position, news)
 	poll.More = changed == most || len(news) == 2*most
+	if lacking { // a later poll reports these changes again, when they count
+		poll.Revision, poll.More = revision, false
+	}
 	return poll, nil
 }
 
