@@ -820,6 +820,16 @@ func (d dying) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Process
 	}
 }
 
+// sayAndDie makes the worker re-assert what Redis has lost, and die after so many sendings.
+func (w *worker) sayAndDie(sent int) error {
+	left := new(atomic.Int64)
+	left.Store(int64(sent))
+	w.client.Extension().Redis().AddHook(dying{left})
+	err := w.Assert(w.Context(), w.client.Session(), w.lost, "config", []*jobs.Job{w.job})
+	left.Store(1000) // to close its session
+	return err
+}
+
 // TestAnEndIsAssertedWholeOrNotAtAll lets a worker die while it asserts that a run has succeeded:
 // after each of the commands that it sends. No other worker knows of the end. The run may be
 // forgotten then, for its tick is decided, but must not run again.
@@ -830,11 +840,7 @@ func TestAnEndIsAssertedWholeOrNotAtAll(t *testing.T) {
 			run := a.ticks(1)[0]
 			a.finish(a.claim(a.client, run, ledger.ClaimGranted), ledger.OutcomeSuccess, ledger.FinishRecorded)
 			f.lose(a)
-			left := new(atomic.Int64)
-			left.Store(int64(sent))
-			a.client.Extension().Redis().AddHook(dying{left})
-			err := a.Assert(f.Context(), a.client.Session(), a.lost, "config", []*jobs.Job{a.job})
-			left.Store(1000) // to close its session
+			err := a.sayAndDie(sent)
 			record, _, found := f.Find(f.Context(), run.Run)
 			switch {
 			case errors.Is(found, ledger.ErrUnknown) && err != nil:
@@ -862,11 +868,7 @@ func TestATickIsAssertedBeforeItsCursor(t *testing.T) {
 			cursor := a.ticks(1)[0].Run
 			last := a.tick(a.job, tickOf(t, cursor), 1, ledger.VerdictRun).Due[0].Run
 			f.lose(a)
-			left := new(atomic.Int64)
-			left.Store(int64(sent))
-			a.client.Extension().Redis().AddHook(dying{left})
-			err := a.Assert(f.Context(), a.client.Session(), a.lost, "config", []*jobs.Job{a.job})
-			left.Store(1000) // to close its session
+			err := a.sayAndDie(sent)
 			job, jobErr := f.Job(f.Context(), "j")
 			decided := jobErr == nil && !job.Cursor.Before(tickOf(t, last))
 			if record, _, found := f.Find(f.Context(), last); decided && (found != nil || record.State != ledger.StateDue) {
