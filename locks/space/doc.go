@@ -39,6 +39,7 @@
 //   - valid: whether a hold belongs to its session
 //   - freePlain: ends a hold that is as simple as most
 //   - everLost, reasserting: whether the space has ever lost data; and sessions are re-asserting it
+//   - generation: which space this is, in which epoch
 //   - keptBack: the classes of waits that get no offers
 //   - takeDesk: makes a session the one that picks up offers
 //   - sessionsByLease, cardOf: the sessions, and what each publishes about itself

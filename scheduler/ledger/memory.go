@@ -44,9 +44,10 @@ type memory struct {
 	own    map[jobs.RunID]*turn // the last attempt of this worker at a run
 	order  []jobs.RunID         // of own, in the order in which their attempts ended
 
-	loss  string          // the last one
-	told  map[string]bool // the facts that were re-asserted after it, by name
-	older []fact          // what Assert has left to AssertMore
+	loss     string          // the last one
+	told     map[string]bool // the facts that were re-asserted after it, by name
+	older    []fact          // what Assert has left to AssertMore
+	asserted string          // the last loss after which everything was re-asserted
 }
 
 // mirror is one reading of the outstanding runs of ticks, page by page, while the news are also
@@ -311,22 +312,21 @@ func (m *memory) forget() {
 	maps.DeleteFunc(m.ended, func(run jobs.RunID, e end) bool { return e.at.Before(old) && m.own[run] == nil })
 }
 
-// position returns how far the news were read, for the next poll. If that is unknown, the news are
-// read from now on, and [Ledger.Mirror] finds what became outstanding before.
-func (l *Ledger) position(ctx context.Context) (string, error) {
+// position returns how far the news were read, and the last loss after which everything was
+// re-asserted, for the next poll. If the former is unknown, the news are read from now on, and
+// [Ledger.Mirror] finds what became outstanding before.
+func (l *Ledger) position(ctx context.Context) (news, asserted string, err error) {
 	m := l.memory
 	if m == nil {
-		return "", nil
+		return "", "", nil
 	}
-	m.mu.Lock()
-	news := m.news
-	m.mu.Unlock()
+	m.do(func() { news, asserted = m.news, m.asserted })
 	if news != "" {
-		return news, nil
+		return news, asserted, nil
 	}
 	last, err := l.rdb.XRevRangeN(ctx, l.prefix+"news", "+", "-", 1).Result()
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
 	news = "0-0"
 	if len(last) > 0 {
@@ -338,13 +338,16 @@ func (l *Ledger) position(ctx context.Context) (string, error) {
 		maps.Copy(m.open, m.mirror.open)
 	}
 	m.news, m.mirror = news, &mirror{open: make(map[jobs.RunID]bool)}
-	return news, nil
+	return news, m.asserted, nil
 }
 
-// heard applies the news of a poll. position is "" when some are missing.
-func (m *memory) heard(position string, news []string) {
+// heard applies the news of a poll, which were read from one position to another one, or to "" when
+// some are missing. If the position has changed during the poll, that may have read lost news.
+func (m *memory) heard(from, to string, news []string) {
 	m.do(func() {
-		m.news = position
+		if m.news == from {
+			m.news = to
+		}
 		for i := 0; i+1 < len(news); i += 2 {
 			m.hear(jobs.RunID(news[i]), State(news[i+1]))
 		}
@@ -366,12 +369,12 @@ func (l *Ledger) Mirror(ctx context.Context) (more bool, err error) {
 		return false, nil
 	}
 	m.mu.Lock()
-	reading, news, asked := m.mirror, m.news, m.now()
+	reading, news, asserted, asked := m.mirror, m.news, m.asserted, m.now()
 	m.mu.Unlock()
 	if reading == nil || news == "" { // the next poll begins a reading
 		return false, nil
 	}
-	args := []any{news, reading.after, mirrorPage}
+	args := []any{news, asserted, reading.after, mirrorPage}
 	if reading.all {
 		for _, run := range reading.check[:min(len(reading.check), mirrorPage)] {
 			args = append(args, string(run))
@@ -395,7 +398,7 @@ func (l *Ledger) Mirror(ctx context.Context) (more bool, err error) {
 		return m.mirror != nil, nil
 	}
 	if reading.all {
-		m.checked(reading, len(args)-3, runs, asked)
+		m.checked(reading, len(args)-4, runs, asked)
 	} else {
 		m.read(reading, after, runs, asked)
 	}

@@ -103,12 +103,17 @@ func (f *fixture) lose(workers ...*worker) {
 // grace starts a grace period, in which these workers have re-asserted their holds.
 func (f *fixture) grace(workers ...*worker) {
 	f.Helper()
+	id, err := f.rdb.HGet(f.Context(), f.key("meta"), "id").Result()
+	if err != nil && !errors.Is(err, redis.Nil) {
+		f.Fatal(err)
+	}
+	epoch := strconv.FormatInt(time.Now().UnixMicro(), 10)
 	pipe := f.rdb.TxPipeline()
 	later := time.Now().Add(time.Hour).UnixMilli()
-	pipe.HSet(f.Context(), f.key("meta"), "grace", strconv.FormatInt(later, 10), "lost", "1")
+	pipe.HSet(f.Context(), f.key("meta"), "grace", strconv.FormatInt(later, 10), "lost", "1", "epoch", epoch)
 	pipe.ZAdd(f.Context(), f.key("exp"), redis.Z{Member: "e"})
 	for _, w := range workers {
-		w.lost += "x"
+		w.lost = id + " " + epoch
 		pipe.ZAdd(f.Context(), f.key("exp"), redis.Z{Member: "s" + string(w.client.Session()), Score: float64(later)})
 	}
 	if _, err := pipe.Exec(f.Context()); err != nil {
@@ -517,6 +522,52 @@ func TestAWorkerThatAssertsLateForgetsNothingMeanwhile(t *testing.T) {
 				f.Errorf("%+v, %v, want the cursor at the last tick that was decided", job, err)
 			}
 		},
+		"it has asserted, and another worker has not": func(f *fixture) {
+			a, b := f.worker("a"), f.worker("b")
+			a.hear()
+			unheard := b.tick(b.job, b.cursor(b.job, 5), 1, ledger.VerdictRun).Due[0].Run
+			f.lose(a, b)
+			b.say()
+			a.say()
+			a.revision = a.register(a.job).Revision // as after each recovery
+			a.hear()
+			f.lose(a) // b has exited
+			a.say()
+			f.wantState(unheard, ledger.StateDue)
+		},
+		"Redis is emptied after it has asserted": func(f *fixture) {
+			a := f.worker("a")
+			due := f.requested("asked")
+			a.finish(a.claim(a.client, due, ledger.ClaimGranted), ledger.OutcomeRetry, ledger.FinishRecorded)
+			a.hear()
+			f.lose(a)
+			a.say()
+			a.hear()
+			f.lose()
+			f.goOn() // nobody has detected this loss yet
+			a.hear()
+			f.grace(a)
+			a.say()
+			f.wantState(due.Run, ledger.StateRetrying)
+		},
+		"older ends remain to be asserted": func(f *fixture) {
+			a := f.worker("a")
+			runs := a.ends(310, func(*jobs.Job) {})
+			retried := f.requested("retried")
+			a.finish(a.claim(a.client, retried, ledger.ClaimGranted), ledger.OutcomeRetry, ledger.FinishRecorded)
+			more := a.ends(310, func(*jobs.Job) {})
+			f.lose(a)
+			if err := a.Assert(f.Context(), a.client.Session(), a.lost, "config", []*jobs.Job{a.job}); err != nil {
+				f.Fatal(err)
+			}
+			a.hear()
+			f.lose(a)
+			a.say()
+			f.wantState(retried.Run, ledger.StateRetrying)
+			for _, run := range slices.Concat(runs, more) {
+				f.wantState(run, ledger.StateSucceeded)
+			}
+		},
 		"it was reading the outstanding runs": func(f *fixture) {
 			a := f.worker("a")
 			due := a.ticks(2)
@@ -741,8 +792,9 @@ func TestReassertingManyEndsContinuesWhereItStopped(t *testing.T) {
 			f.wantState(d.Run, ledger.StateSucceeded)
 		}
 		// Asserted facts are not asserted again after this loss, but they are after the next one.
+		before := a.lost
 		f.lose(a)
-		a.lost = a.lost[1:]
+		a.lost = before
 		a.say()
 		if _, _, err := f.Find(f.Context(), due[0].Run); !errors.Is(err, ledger.ErrUnknown) {
 			t.Errorf("said twice after one loss: %v", err)
@@ -853,6 +905,7 @@ func TestAnEndIsAssertedWholeOrNotAtAll(t *testing.T) {
 				}
 				return
 			}
+			f.lose()
 			f.goOn()
 		}
 	})
@@ -862,27 +915,106 @@ func TestAnEndIsAssertedWholeOrNotAtAll(t *testing.T) {
 // that: after each of the commands that it sends. The tick must not count as decided without the
 // run.
 func TestATickIsAssertedBeforeItsCursor(t *testing.T) {
-	each(t, func(f *fixture) {
-		for sent := 0; ; sent++ {
-			a := f.worker("a")
-			cursor := a.ticks(1)[0].Run
-			last := a.tick(a.job, tickOf(t, cursor), 1, ledger.VerdictRun).Due[0].Run
-			f.lose(a)
-			err := a.sayAndDie(sent)
-			job, jobErr := f.Job(f.Context(), "j")
-			decided := jobErr == nil && !job.Cursor.Before(tickOf(t, last))
-			if record, _, found := f.Find(f.Context(), last); decided && (found != nil || record.State != ledger.StateDue) {
-				t.Errorf("after %d sendings the tick is decided, and its run is %+v (%v), want it due", sent, record, found)
-			}
-			if err == nil {
-				if sent < 2 {
-					t.Errorf("all is said in %d sendings: the test proves nothing", sent)
+	for state, begin := range map[ledger.State]func(a *worker, due ledger.Due){
+		ledger.StateDue:     func(*worker, ledger.Due) {},
+		ledger.StateRunning: func(a *worker, due ledger.Due) { a.claim(a.client, due, ledger.ClaimGranted) },
+		ledger.StateRetrying: func(a *worker, due ledger.Due) {
+			a.finish(a.claim(a.client, due, ledger.ClaimGranted), ledger.OutcomeRetry, ledger.FinishRecorded)
+		},
+	} {
+		t.Run(string(state), func(t *testing.T) {
+			each(t, func(f *fixture) {
+				f.job.Overlap = jobs.OverlapAllow
+				for sent := 0; ; sent++ {
+					a := f.worker("a")
+					cursor := a.ticks(1)[0].Run
+					last := a.tick(a.job, tickOf(f.T, cursor), 1, ledger.VerdictRun).Due[0]
+					begin(a, last)
+					f.lose(a)
+					err := a.sayAndDie(sent)
+					job, jobErr := f.Job(f.Context(), "j")
+					decided := jobErr == nil && !job.Cursor.Before(tickOf(f.T, last.Run))
+					if record, _, found := f.Find(f.Context(), last.Run); decided && (found != nil || record.State != state) {
+						f.Errorf("after %d sendings the tick is decided, and its run is %+v (%v), want it %s", sent, record, found, state)
+					}
+					if err == nil {
+						if sent < 2 {
+							f.Errorf("all is said in %d sendings: the test proves nothing", sent)
+						}
+						return
+					}
+					f.lose()
+					f.goOn()
 				}
-				return
-			}
-			f.lose()
-			f.goOn()
+			})
+		})
+	}
+}
+
+// TestATickWhoseReplyWasUnderWayIsAsserted empties Redis after it has created a run, and before
+// its worker has the reply. The reply comes while the worker asserts what it knew before.
+func TestATickWhoseReplyWasUnderWayIsAsserted(t *testing.T) {
+	each(t, func(f *fixture) {
+		a := f.worker("a")
+		seen := a.tick(a.job, a.cursor(a.job, 5), 1, ledger.VerdictMissed).Cursor
+		made, resume, read := make(chan struct{}), make(chan struct{}), make(chan struct{})
+		type creates struct{}
+		var asserting atomic.Bool
+		a.client.Extension().Redis().AddHook(around{
+			after: func(ctx context.Context) {
+				if ctx.Value(creates{}) != nil {
+					close(made)
+					<-resume
+				}
+			},
+			before: func(ctx context.Context) {
+				if ctx.Value(creates{}) == nil && asserting.CompareAndSwap(true, false) {
+					close(resume)
+					<-read
+				}
+			},
+		})
+		tick := ledger.Tick{At: seen.Add(time.Second), Verdict: ledger.VerdictRun}
+		go func() {
+			defer close(read)
+			a.Create(context.WithValue(f.Context(), creates{}, true), []ledger.Decision{{Job: a.job, Seen: seen, Cursor: tick.At, Ticks: []ledger.Tick{tick}, By: "me.1"}})
+		}()
+		<-made
+		f.lose(a)
+		asserting.Store(true)
+		a.say()
+		f.wantState(jobs.TickRunID("j", tick.At), ledger.StateDue)
+	})
+}
+
+// TestAPollUnderWayKeepsNoPositionInLostNews empties Redis while a poll is under way, and restarts
+// the numbers of its news below those before, as under a clock that was set back. The worker must
+// hear of what comes next.
+func TestAPollUnderWayKeepsNoPositionInLostNews(t *testing.T) {
+	each(t, func(f *fixture) {
+		a, b := f.worker("a"), f.worker("b")
+		future := redis.XAddArgs{Stream: f.key("news"), ID: "99999999999999-0", Values: []any{"r", "j@x", "s", "skipped"}}
+		if err := f.rdb.XAdd(f.Context(), &future).Err(); err != nil {
+			f.Fatal(err)
 		}
+		a.hear()
+		type polls struct{}
+		a.client.Extension().Redis().AddHook(around{after: func(ctx context.Context) {
+			if ctx.Value(polls{}) != nil {
+				f.lose(a)
+				a.say()
+			}
+		}})
+		if _, err := a.Poll(context.WithValue(f.Context(), polls{}, true), a.client.Session(), "config", 0); err != nil {
+			f.Fatal(err)
+		}
+		f.goOn()
+		a.hear()
+		run := b.tick(b.job, b.cursor(b.job, 5), 1, ledger.VerdictRun).Due[0].Run
+		a.hear()
+		f.lose(a) // b has exited
+		a.say()
+		f.wantState(run, ledger.StateDue)
 	})
 }
 

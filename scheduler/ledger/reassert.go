@@ -29,15 +29,19 @@ const (
 // these definitions, which are registered anew, this worker's running attempts, the last ends of
 // its runs and of those it has heard of, and which runs of ticks are outstanding. Older ends are
 // left to [Ledger.AssertMore]. session is the caller's, which has already re-asserted its holds.
-// Only facts seen since [Ledger.Remember] are known. loss identifies the loss: called again for the
-// same one, Assert continues where an error has stopped it. [ErrLate] means that it is too late.
+// Only facts seen since [Ledger.Remember] are known. loss is the ID and the epoch of the space, as
+// for [locks.ExtensionOptions].Recover: called again for the same one, Assert continues where an
+// error has stopped it. [ErrLate] means that it is too late.
 func (l *Ledger) Assert(ctx context.Context, session locks.SessionID, loss, digest string, definitions []*jobs.Job) error {
 	if l.memory == nil {
 		return nil
 	}
 	known := l.memory.recollect(session, loss, definitions)
-	// Before the cursors, which say that these ticks are decided: others may not know the due runs.
-	if err := l.sayAgain(ctx, known.recent); err != nil {
+	// Before the cursors, which say that ticks are decided: others may not know their runs.
+	if err := l.sayAgain(ctx, loss, known.recent); err != nil {
+		return err
+	}
+	if err := l.say(ctx, loss, known.urgent); err != nil {
 		return err
 	}
 	for i := 0; i < len(definitions) || i == 0; i += RegisterBatch {
@@ -50,32 +54,42 @@ func (l *Ledger) Assert(ctx context.Context, session locks.SessionID, loss, dige
 		}
 		l.memory.said(loss, []fact{batch})
 	}
-	if err := l.say(ctx, loss, known.urgent); err != nil {
-		return err
-	}
-	if err := l.sayAgain(ctx, known.again); err != nil {
+	if err := l.sayAgain(ctx, loss, known.again); err != nil {
 		return err
 	}
 	// An attempt that was asserted as running may have ended since, and its finish may have come
-	// before that assertion: then the finish did not count.
-	if err := l.say(ctx, loss, l.memory.recollect(session, loss, definitions).urgent); err != nil {
+	// before that assertion: then the finish did not count. A reply from before the loss may have
+	// come, too.
+	since := l.memory.recollect(session, loss, definitions)
+	if err := l.say(ctx, loss, since.urgent); err != nil {
+		return err
+	}
+	if err := l.sayAgain(ctx, loss, slices.Concat(since.recent, since.again)); err != nil {
 		return err
 	}
 	l.memory.do(func() {
 		l.memory.news = "" // the numbers of the news may start again
-		l.memory.older = known.older
+		if l.memory.loss == loss {
+			l.memory.leave(known.older)
+		}
 	})
 	return nil
 }
 
 // sayAgain re-asserts outstanding runs of ticks.
-func (l *Ledger) sayAgain(ctx context.Context, again []Decision) error {
-	for _, created := range l.Create(ctx, again) {
+func (l *Ledger) sayAgain(ctx context.Context, loss string, again []Decision) (err error) {
+	for i, created := range l.Create(ctx, again) {
 		if created.Err != nil {
-			return created.Err
+			err = created.Err
+			continue
 		}
+		var facts []fact
+		for _, tick := range again[i].Ticks {
+			facts = append(facts, outstanding(jobs.TickRunID(again[i].Job.Name, tick.At)))
+		}
+		l.memory.said(loss, facts)
 	}
-	return nil
+	return err
 }
 
 // AssertMore re-asserts some of the ends that [Ledger.Assert] has left, the last ones first, and
@@ -101,7 +115,7 @@ func (l *Ledger) AssertMore(ctx context.Context) (more bool, err error) {
 		case err != nil:
 			l.memory.older = nil
 		default:
-			l.memory.older = older[len(some):]
+			l.memory.leave(older[len(some):])
 		}
 		more = len(l.memory.older) > 0
 	})
@@ -271,6 +285,17 @@ func (r *recollection) split(ends []fact, urgent int) {
 	r.older = append(r.older, ends[urgent:]...)
 }
 
+// leave notes which ends remain to be re-asserted after the last loss.
+func (m *memory) leave(older []fact) {
+	m.older = older
+	if len(older) == 0 {
+		m.asserted = m.loss
+	}
+}
+
+// outstanding is the fact that a run of a tick is outstanding.
+func outstanding(run jobs.RunID) fact { return fact{name: "due " + string(run)} }
+
 // said notes that facts need not be re-asserted again after a loss. If there was another one in the
 // meantime, Redis may have lost them again.
 func (m *memory) said(loss string, facts []fact) {
@@ -355,16 +380,18 @@ func (m *memory) recollect(session locks.SessionID, loss string, definitions []*
 		open = maps.Clone(open)
 		maps.Copy(open, m.mirror.open)
 	}
-	outstanding := func(run jobs.RunID) bool { return open[run] && !own[run] && carried[run.Job()] != nil }
+	remains := func(run jobs.RunID) bool {
+		return open[run] && !own[run] && carried[run.Job()] != nil && !told(outstanding(run))
+	}
 	recent := make(map[jobs.RunID]bool)
 	for _, r := range m.recent {
-		if outstanding(r.run) {
+		if remains(r.run) {
 			recent[r.run] = true
 		}
 	}
 	again := make(map[jobs.RunID]bool)
 	for run := range open {
-		if outstanding(run) && !recent[run] {
+		if remains(run) && !recent[run] {
 			again[run] = true
 		}
 	}

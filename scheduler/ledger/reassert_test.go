@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
@@ -163,20 +163,33 @@ func TestOlderEndsAreNotAssertedAfterTheGracePeriod(t *testing.T) {
 	})
 }
 
-// meanwhile does something once, between the reply to a pipeline and its caller.
-type meanwhile struct {
-	dying
-	do func()
+// around does something before each command or pipeline is sent and after its reply has come. A nil
+// function does nothing.
+type around struct{ before, after func(ctx context.Context) }
+
+func (a around) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (a around) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		return a.call(ctx, func() error { return next(ctx, cmd) })
+	}
 }
 
-func (m meanwhile) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
-
-func (m meanwhile) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+func (a around) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
-		err := next(ctx, cmds)
-		m.do()
-		return err
+		return a.call(ctx, func() error { return next(ctx, cmds) })
 	}
+}
+
+func (a around) call(ctx context.Context, send func() error) error {
+	if a.before != nil {
+		a.before(ctx)
+	}
+	err := send()
+	if a.after != nil {
+		a.after(ctx)
+	}
+	return err
 }
 
 // TestALossDuringAnAssertionForgetsItsReplies has Redis lose all data after it has replied that it
@@ -189,17 +202,18 @@ func TestALossDuringAnAssertionForgetsItsReplies(t *testing.T) {
 		if err := a.Assert(f.Context(), a.client.Session(), a.lost, "config", []*jobs.Job{a.job}); err != nil {
 			t.Fatal(err)
 		}
-		var once sync.Once
-		a.client.Extension().Redis().AddHook(meanwhile{do: func() {
-			once.Do(func() {
-				f.lose(a)
-				ended, cancel := context.WithCancel(f.Context())
-				cancel()
-				// It learns of the loss, and can assert nothing yet.
-				if err := a.Assert(ended, a.client.Session(), a.lost, "config", []*jobs.Job{a.job}); err == nil {
-					t.Error("an assertion that could not be sent is answered")
-				}
-			})
+		var lost atomic.Bool
+		a.client.Extension().Redis().AddHook(around{after: func(context.Context) {
+			if !lost.CompareAndSwap(false, true) {
+				return
+			}
+			f.lose(a)
+			ended, cancel := context.WithCancel(f.Context())
+			cancel()
+			// It learns of the loss, and can assert nothing yet.
+			if err := a.Assert(ended, a.client.Session(), a.lost, "config", []*jobs.Job{a.job}); err == nil {
+				t.Error("an assertion that could not be sent is answered")
+			}
 		}})
 		if _, err := a.AssertMore(f.Context()); err != nil {
 			t.Fatal(err)

@@ -57,15 +57,15 @@ func (l *Ledger) PollDrifted(ctx context.Context, session locks.SessionID, diges
 
 func (l *Ledger) poll(ctx context.Context, session locks.SessionID, digest string, revision int64, drifted bool) (*Poll, error) {
 	const most = 1000
-	position, err := l.position(ctx)
+	position, asserted, err := l.position(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("poll: read the last of the news: %w", err)
 	}
 	r := space.Read(l.run(ctx, "poll", "", string(session), revision, most, DutyStale.Milliseconds(), digest, position,
-		drifted, GoneAfter.Milliseconds()))
+		drifted, GoneAfter.Milliseconds(), asserted))
 	poll := &Poll{Now: r.Time(), Duty: r.Number() == 1, Revision: r.Number(), Moved: make(map[string]Moved)}
 	poll.Stop, poll.Drain = askedOf(r)
-	position = r.Text()
+	upto := r.Text()
 	var news []string
 	r.Each(func(list *space.Reader) { news = append(news, list.Text()) })
 	poll.Aside = r.Number() == 1
@@ -94,7 +94,7 @@ func (l *Ledger) poll(ctx context.Context, session locks.SessionID, digest strin
 	if r.Err != nil {
 		return nil, fmt.Errorf("poll: %w", r.Err)
 	}
-	l.memory.heard(position, news)
+	l.memory.heard(position, upto, news)
 	poll.More = changed == most || len(news) == 2*most
 	if lacking { // a later poll reports these changes again, when they count
 		poll.Revision, poll.More = revision, false

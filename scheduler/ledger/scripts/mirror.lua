@@ -1,22 +1,23 @@
 -- mirror reads which runs of ticks are outstanding, one page of them, or looks up some runs. It
 -- skips runs without a tick at no cost, however many exist.
--- ARGV: 1 the last known news  2 the place after which the page begins, or ""  3 runs at most; or,
---       from 4 on, the runs to look up
+-- ARGV: 1 the last known news  2 the last generation in which the caller has re-asserted
+--       everything, or "", as for lags  3 the place after which the page begins, or ""  4 runs at
+--       most; or, from 5 on, the runs to look up
 -- Replies: lags, when Redis may lack what the caller knows | the place after which the next page
 --   begins, or "" when this is the last one; then runs. Of those to look up, it replies the ones
 --   that are not outstanding
 -- JOBS bounds how long a call keeps Redis busy when many jobs have few such runs.
-local JOBS, most = 200, tonumber(ARGV[3])
-if lags(ARGV[1]) then return {'lags'} end
-if #ARGV > 3 then
+local JOBS, most = 200, tonumber(ARGV[4])
+if lags(ARGV[1], ARGV[2]) then return {'lags'} end
+if #ARGV > 4 then
   local out = {''}
-  for i = 4, #ARGV do
+  for i = 5, #ARGV do
     if call('HEXISTS', RUN, ARGV[i]) == 0 then out[#out + 1] = ARGV[i] end
   end
   return out
 end
-local out, from = {''}, ARGV[2] == '' and '-' or '(' .. ARGV[2]
-local job = string.match(ARGV[2], '^([^%z]*)%z')
+local out, from = {''}, ARGV[3] == '' and '-' or '(' .. ARGV[3]
+local job = string.match(ARGV[3], '^([^%z]*)%z')
 for _ = 1, JOBS do
   if job then
     local members = call('ZRANGEBYLEX', OPEN, from, '(' .. job .. '\1', 'LIMIT', '0', most + 1 - #out)

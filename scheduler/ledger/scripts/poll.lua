@@ -3,7 +3,8 @@
 -- ARGV: 1 session  2 the last known revision  3 entries at most  4 ms without a poll after which
 --       duty passes on  5 digest of the config that this session carries  6 the last known news;
 --       "": none is wanted  7 1 when some of its definitions have drifted, else 0  8 ms after which
---       a definition that no worker carries gives way
+--       a definition that no worker carries gives way  9 the last generation in which it
+--       has re-asserted everything, or "", as for lags
 -- Replies: now (ms), 1 when this session has duty else 0, the revision read up to, what it is asked
 --   to stop (a list of runs and reasons; no run: all of them, it must drain), the news read up to,
 --   or "" when some after the last known one are lost, the news (a list of run and state), 1 when
@@ -41,7 +42,7 @@ if ends(session) then
   end
   call('HSET', LEDGER, 'config:' .. ARGV[5], ms, 'carry:' .. session, ARGV[5])
 end
-local lacking = ARGV[6] ~= '' and lags(ARGV[6])
+local lacking = ARGV[6] ~= '' and lags(ARGV[6], ARGV[9])
 local out = {ms, mine and 1 or 0, ARGV[2], asked(session), ARGV[6], {}, call('ZCARD', ASIDE) > 0 and 1 or 0, dropped, since, lacking and 1 or 0}
 if ARGV[6] ~= '' and not lacking then
   local news = call('XRANGE', NEWS, '(' .. ARGV[6], '+', 'COUNT', ARGV[3])

@@ -13,6 +13,13 @@ local function reasserting()
   return lost[1] and tonumber(lost[2] or 0) > now
 end
 
+-- generation returns the ID and the epoch of the space, joined by a blank; nothing before it has
+-- them.
+local function generation()
+  local id, epoch = unpack(call('HMGET', META, 'id', 'epoch'))
+  return epoch and (id or '') .. ' ' .. epoch
+end
+
 -- keptBack returns the classes of the space's waits that get no offers, joined by \31.
 local function keptBack() return call('HGET', META, 'kept') or '' end
 

@@ -4,11 +4,14 @@
 -- they know it should Redis lose its data.
 local function announce(id, state) call('XADD', NEWS, 'MAXLEN', '~', '10000', '*', 'r', id, 's', state) end
 
--- lags reports whether Redis may lack what a worker has read with the news up to a position: their
--- last one is missing, or lost state is being re-asserted. Until all of it is, the worker must not
--- forget anything because Redis lacks it.
-local function lags(position)
-  return reasserting() or position ~= '0-0' and #call('XREVRANGE', NEWS, '+', position, 'COUNT', '1') == 0
+-- lags reports whether Redis may lack what a worker knows that has read the news up to a position:
+-- the last one of these is missing, or the worker has yet to re-assert what was lost. Until then it
+-- must not forget anything because Redis lacks it. whole: the last generation of the space in which
+-- it has re-asserted everything, or "".
+local function lags(position, whole)
+  local present = generation()
+  return not present or reasserting() and whole ~= present or
+    position ~= '0-0' and #call('XREVRANGE', NEWS, '+', position, 'COUNT', '1') == 0
 end
 
 -- asked lists what a worker is asked to stop: runs and reasons; no run: all of them, it must drain.
