@@ -389,7 +389,7 @@ func TestFaultsInTheCountOfDefinitionsAreFound(t *testing.T) {
 			if what == "none" {
 				seeds = 3
 			}
-			for seed := range seeds {
+			for seed := range historiesFor(what, seeds) {
 				wrong := playFaulty(t, server, seed, fault[0], fault[1])
 				if what == "none" && wrong != "" {
 					t.Fatalf("history %d without a fault: %s", seed, wrong)

@@ -92,7 +92,7 @@ func TestFaultsOfFastPathsAreFound(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
-			for seed := range uint64(80) {
+			for seed := range historiesFor(what, 80) {
 				if playTwins(t, server, seed, fault[0], fault[1]).differs != "" {
 					t.Logf("found in history %d", seed)
 					return

@@ -471,7 +471,7 @@ func TestFaultsInFinalRecordsAreFound(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
-			for seed := range uint64(40) {
+			for seed := range historiesFor(what, 40) {
 				if wrong := playFaulty(t, server, seed, fault[0], fault[1]); wrong != "" {
 					t.Logf("found in history %d: %s", seed, wrong)
 					return

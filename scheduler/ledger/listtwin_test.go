@@ -71,7 +71,7 @@ func TestFaultsOfListsAreFound(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
-			for seed := range uint64(20) {
+			for seed := range historiesFor(what, 20) {
 				if playLists(t, server, seed, fault[0], fault[1]).differs != "" {
 					t.Logf("found in history %d", seed)
 					return

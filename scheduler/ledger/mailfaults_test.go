@@ -14,13 +14,6 @@ import (
 // foundFault is the panic with which a history ends that has found a planted one.
 type foundFault string
 
-// foundIn are the histories that find those faults of messages which the first one does not find.
-var foundIn = map[string]uint64{
-	"a finish that is sent again has its message again": 1,
-	"a new message ends the lease of the others":        5,
-	"two ends have one name":                            12,
-}
-
 // TestFaultsOfMessagesAreFound plants faults in what the scripts do with messages. Random histories
 // must find them.
 func TestFaultsOfMessagesAreFound(t *testing.T) {
@@ -70,8 +63,7 @@ func TestFaultsOfMessagesAreFound(t *testing.T) {
 				planted = planted || strings.Contains(source, old)
 				return strings.ReplaceAll(source, old, fault)
 			}})
-			for i := range uint64(40) {
-				seed := (foundIn[what] + i) % 40
+			for seed := range historiesFor(what, 40) {
 				if found := playMessages(t, rdb, seed); found != "" {
 					t.Logf("found in history %d: %s", seed, found)
 					return
