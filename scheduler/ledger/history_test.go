@@ -22,7 +22,7 @@ import (
 	"lockstep/scheduler/ledger"
 )
 
-// foundIn are the histories that are known to find planted faults which the first one does not find.
+// foundIn are the histories that are known to find planted faults, where the first one finds none.
 var foundIn = map[string]uint64{
 	"a claim passes a request that waits":               45,
 	"a claim takes what its worker cannot run":          7,
