@@ -478,8 +478,9 @@
 // A worker may assert late, after others have begun. Until it has asserted everything that it
 // knows, it therefore learns nothing from Redis: its polls report no news, cursors that others have
 // moved do not count, and no page of outstanding runs is read (lags in lib/news.lua). Otherwise it
-// would forget what the others did not know. It asserts its attempts, and the due runs that it has
-// made itself in the last seconds, before its cursors, which say that their ticks are decided.
+// would forget what the others did not know. It asserts its attempts at outstanding runs, and the
+// due runs that it has made itself in the last seconds, before its cursors, which say that their
+// ticks are decided.
 //
 // In whatever order these facts arrive, the furthest wins: an end, then the attempt with the
 // highest token, then a due run. For what no live worker knew, each job gets one line in its

@@ -314,13 +314,15 @@ func (m *memory) forget() {
 
 // position returns how far the news were read, and the last loss after which everything was
 // re-asserted, for the next poll. If the former is unknown, the news are read from now on, and
-// [Ledger.Mirror] finds what became outstanding before.
+// [Ledger.Mirror] finds what became outstanding before. After a loss in this moment it stays
+// unknown: "".
 func (l *Ledger) position(ctx context.Context) (news, asserted string, err error) {
 	m := l.memory
 	if m == nil {
 		return "", "", nil
 	}
-	m.do(func() { news, asserted = m.news, m.asserted })
+	var loss string
+	m.do(func() { news, asserted, loss = m.news, m.asserted, m.loss })
 	if news != "" {
 		return news, asserted, nil
 	}
@@ -334,6 +336,9 @@ func (l *Ledger) position(ctx context.Context) (news, asserted string, err error
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.loss != loss { // this may be a position in lost news: the next poll reads it
+		return "", m.asserted, nil
+	}
 	if m.mirror != nil { // Redis may lose what that reading has found before the next one finds it
 		maps.Copy(m.open, m.mirror.open)
 	}

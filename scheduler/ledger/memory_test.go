@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -987,34 +988,98 @@ func TestATickWhoseReplyWasUnderWayIsAsserted(t *testing.T) {
 	})
 }
 
-// TestAPollUnderWayKeepsNoPositionInLostNews empties Redis while a poll is under way, and restarts
-// the numbers of its news below those before, as under a clock that was set back. The worker must
-// hear of what comes next.
+// TestAPollUnderWayKeepsNoPositionInLostNews empties Redis after the reply to each command of a
+// poll, and restarts the numbers of its news below those before, as under a clock that was set
+// back. The worker must hear of what comes next.
 func TestAPollUnderWayKeepsNoPositionInLostNews(t *testing.T) {
-	each(t, func(f *fixture) {
-		a, b := f.worker("a"), f.worker("b")
-		future := redis.XAddArgs{Stream: f.key("news"), ID: "99999999999999-0", Values: []any{"r", "j@x", "s", "skipped"}}
-		if err := f.rdb.XAdd(f.Context(), &future).Err(); err != nil {
-			f.Fatal(err)
-		}
-		a.hear()
-		type polls struct{}
-		a.client.Extension().Redis().AddHook(around{after: func(ctx context.Context) {
-			if ctx.Value(polls{}) != nil {
-				f.lose(a)
+	for name, polled := range map[string]bool{"the first poll": false, "a later poll": true} {
+		t.Run(name, func(t *testing.T) {
+			each(t, func(f *fixture) {
+				a, b := f.worker("a"), f.worker("b")
+				future := redis.XAddArgs{Stream: f.key("news"), ID: "99999999999999-0", Values: []any{"r", "j@x", "s", "skipped"}}
+				if err := f.rdb.XAdd(f.Context(), &future).Err(); err != nil {
+					f.Fatal(err)
+				}
+				if polled {
+					a.hear()
+				}
+				type polls struct{}
+				var lost atomic.Bool
+				a.client.Extension().Redis().AddHook(around{after: func(ctx context.Context) {
+					if ctx.Value(polls{}) != nil && lost.CompareAndSwap(false, true) {
+						f.lose(a)
+						a.say()
+					}
+				}})
+				if _, err := a.Poll(context.WithValue(f.Context(), polls{}, true), a.client.Session(), "config", 0); err != nil {
+					f.Fatal(err)
+				}
+				f.goOn()
+				a.hear()
+				run := b.tick(b.job, b.cursor(b.job, 5), 1, ledger.VerdictRun).Due[0].Run
+				a.hear()
+				f.lose(a) // b has exited
 				a.say()
+				f.wantState(run, ledger.StateDue)
+			})
+		})
+	}
+}
+
+// TestManyAttemptsThatEndDuringAnAssertionAreAssertedAsEnded: Redis has lost the attempts, so that
+// their ends do not count before they are asserted.
+func TestManyAttemptsThatEndDuringAnAssertionAreAssertedAsEnded(t *testing.T) {
+	each(t, func(f *fixture) {
+		f.job.Overlap = jobs.OverlapAllow
+		a := f.worker("a")
+		var attempts []attempt
+		for i := range 310 {
+			attempts = append(attempts, a.claim(a.client, f.requested(fmt.Sprint("r", i)), ledger.ClaimGranted))
+		}
+		f.lose(a)
+		var ended atomic.Bool
+		a.client.Extension().Redis().AddHook(around{before: func(context.Context) {
+			if ended.CompareAndSwap(false, true) {
+				for _, one := range attempts {
+					a.finish(one, ledger.OutcomeSuccess, ledger.FinishFenced)
+				}
 			}
 		}})
-		if _, err := a.Poll(context.WithValue(f.Context(), polls{}, true), a.client.Session(), "config", 0); err != nil {
-			f.Fatal(err)
-		}
-		f.goOn()
-		a.hear()
-		run := b.tick(b.job, b.cursor(b.job, 5), 1, ledger.VerdictRun).Due[0].Run
-		a.hear()
-		f.lose(a) // b has exited
 		a.say()
-		f.wantState(run, ledger.StateDue)
+		for _, one := range attempts {
+			f.wantState(one.Record.ID, ledger.StateSucceeded)
+		}
+	})
+}
+
+// TestACursorReturnsAlthoughASuccessOfItsJobIsKnown: a worker that has just been started registers
+// the job before each command of the assertion by the worker that knows both.
+func TestACursorReturnsAlthoughASuccessOfItsJobIsKnown(t *testing.T) {
+	each(t, func(f *fixture) {
+		for before := 0; ; before++ {
+			a := f.worker("a")
+			last := a.tick(a.job, f.cursor(f.job, 60), 1, ledger.VerdictMissed).Cursor
+			a.finish(a.claim(a.client, f.requested(fmt.Sprint("r", before)), ledger.ClaimGranted), ledger.OutcomeSuccess, ledger.FinishRecorded)
+			f.lose(a)
+			sent, registered := 0, false
+			a.client.Extension().Redis().AddHook(around{before: func(context.Context) {
+				if sent++; sent > before && !registered {
+					registered = true
+					f.register(f.job)
+				}
+			}})
+			a.say()
+			during := registered
+			registered = true
+			if job, err := a.Job(f.Context(), "j"); err != nil || !job.Cursor.Equal(last) {
+				f.Errorf("registered after %d commands of the assertion: %+v, %v, want the cursor at %v", before, job, err, last)
+			}
+			f.lose()
+			f.goOn()
+			if !during {
+				return
+			}
+		}
 	})
 }
 

@@ -37,11 +37,13 @@ func (l *Ledger) Assert(ctx context.Context, session locks.SessionID, loss, dige
 		return nil
 	}
 	known := l.memory.recollect(session, loss, definitions)
-	// Before the cursors, which say that ticks are decided: others may not know their runs.
+	// Before the cursors, which say that ticks are decided: others may not know their runs. Ends
+	// come after the cursors: another worker, to which the job is new, may have registered it, and
+	// a success would make the cursor count that this gave it.
 	if err := l.sayAgain(ctx, loss, known.recent); err != nil {
 		return err
 	}
-	if err := l.say(ctx, loss, known.urgent); err != nil {
+	if err := l.say(ctx, loss, known.attempts); err != nil {
 		return err
 	}
 	for i := 0; i < len(definitions) || i == 0; i += RegisterBatch {
@@ -54,6 +56,9 @@ func (l *Ledger) Assert(ctx context.Context, session locks.SessionID, loss, dige
 		}
 		l.memory.said(loss, []fact{batch})
 	}
+	if err := l.say(ctx, loss, known.urgent); err != nil {
+		return err
+	}
 	if err := l.sayAgain(ctx, loss, known.again); err != nil {
 		return err
 	}
@@ -61,7 +66,7 @@ func (l *Ledger) Assert(ctx context.Context, session locks.SessionID, loss, dige
 	// before that assertion: then the finish did not count. A reply from before the loss may have
 	// come, too.
 	since := l.memory.recollect(session, loss, definitions)
-	if err := l.say(ctx, loss, since.urgent); err != nil {
+	if err := l.say(ctx, loss, slices.Concat(since.attempts, since.urgent)); err != nil {
 		return err
 	}
 	if err := l.sayAgain(ctx, loss, slices.Concat(since.recent, since.again)); err != nil {
@@ -70,7 +75,7 @@ func (l *Ledger) Assert(ctx context.Context, session locks.SessionID, loss, dige
 	l.memory.do(func() {
 		l.memory.news = "" // the numbers of the news may start again
 		if l.memory.loss == loss {
-			l.memory.leave(known.older)
+			l.memory.leave(since.older)
 		}
 	})
 	return nil
@@ -264,6 +269,7 @@ type fact struct {
 	args    []any // four
 	finish  *Finish
 
+	open  bool   // an attempt at a run that is outstanding
 	end   bool   // of a run or an attempt; the fields below are set only then
 	token string // of this worker's attempt, or ""
 	age   time.Duration
@@ -271,17 +277,24 @@ type fact struct {
 
 // recollection is the facts that remain to be re-asserted.
 type recollection struct {
-	urgent []fact
-	older  []fact     // ends, the last ones first
-	again  []Decision // ticks that were outstanding, of which no more is known
-	recent []Decision // those of them that this worker has decided recently
+	attempts []fact // at runs that are outstanding
+	urgent   []fact
+	older    []fact     // ends, the last ones first
+	again    []Decision // ticks that were outstanding, of which no more is known
+	recent   []Decision // those of them that this worker has decided recently
 }
 
 // split puts ends where they belong, the last ones first.
 func (r *recollection) split(ends []fact, urgent int) {
 	slices.SortFunc(ends, func(a, b fact) int { return cmp.Compare(a.age, b.age) })
 	urgent = min(len(ends), urgent)
-	r.urgent = append(r.urgent, ends[:urgent]...)
+	for _, end := range ends[:urgent] {
+		if end.open {
+			r.attempts = append(r.attempts, end)
+		} else {
+			r.urgent = append(r.urgent, end)
+		}
+	}
 	r.older = append(r.older, ends[urgent:]...)
 }
 
@@ -356,9 +369,10 @@ func (m *memory) recollect(session locks.SessionID, loss string, definitions []*
 		said := fact{
 			name: fmt.Sprintf("%s %s %t", run, t.token, t.finish != nil), job: run.Job(), finish: t.finish,
 			args: []any{"ran", string(run), runLayout.Text(&f), t.args + "\x1f" + named(t.definition)},
+			open: t.finish == nil || !t.finish.Outcome.ends(),
 		}
 		if t.finish == nil {
-			add(&known.urgent, said)
+			add(&known.attempts, said)
 			continue
 		}
 		said.end, said.token, said.age = true, t.token.String(), now.Sub(t.at)
@@ -374,7 +388,9 @@ func (m *memory) recollect(session locks.SessionID, loss string, definitions []*
 	known.split(heard, urgentHeard)
 	slices.SortStableFunc(known.older, func(a, b fact) int { return cmp.Compare(a.age, b.age) })
 	told := func(f fact) bool { return m.told[f.name] }
-	known.urgent, known.older = slices.DeleteFunc(known.urgent, told), slices.DeleteFunc(known.older, told)
+	for _, facts := range []*[]fact{&known.attempts, &known.urgent, &known.older} {
+		*facts = slices.DeleteFunc(*facts, told)
+	}
 	open := m.open
 	if m.mirror != nil { // including what the reading has found so far
 		open = maps.Clone(open)
