@@ -1,7 +1,9 @@
 package scheduler
 
 import (
+	"cmp"
 	"container/heap"
+	"math/rand/v2"
 	"time"
 
 	"lockstep/jobs"
@@ -25,6 +27,7 @@ type alarm struct {
 	cursor time.Time                 // as far as known here
 	off    bool                      // another definition decides the job's ticks
 	at     time.Time                 // next(cursor); zero: never, or it is off
+	tie    uint32                    // random, see alarmHeap
 	index  int                       // in the heap
 }
 
@@ -40,6 +43,7 @@ func (a *alarms) add(one *alarm) {
 		a.byName = make(map[string]*alarm)
 	}
 	a.byName[one.job.Name] = one
+	one.tie = rand.Uint32()
 	heap.Push(&a.order, one)
 }
 
@@ -105,12 +109,14 @@ func compareTicks(a, b time.Time) int {
 	return a.Compare(b)
 }
 
-// alarmHeap is a heap: alarms that never go off come last.
+// alarmHeap is a heap: alarms that never go off come last. Those of one instant are in an order
+// that differs from worker to worker: when so many ticks come at once that all workers create the
+// overdue ones, each creates others, instead of all the same ones in vain.
 type alarmHeap []*alarm
 
 func (h alarmHeap) Len() int { return len(h) }
 func (h alarmHeap) Less(i, j int) bool {
-	return compareTicks(h[i].at, h[j].at) < 0
+	return cmp.Or(compareTicks(h[i].at, h[j].at), cmp.Compare(h[i].tie, h[j].tie)) < 0
 }
 func (h alarmHeap) Swap(i, j int) {
 	h[i], h[j] = h[j], h[i]

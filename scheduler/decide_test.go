@@ -121,6 +121,26 @@ func TestAlarmsGoOffInTheOrderOfTheirTicks(t *testing.T) {
 	}
 }
 
+// TestWorkersTakeTicksOfOneInstantInOrdersOfTheirOwn: else each of them creates what the others
+// create.
+func TestWorkersTakeTicksOfOneInstantInOrdersOfTheirOwn(t *testing.T) {
+	const all, some = 1000, 100
+	taken := make(map[string]bool)
+	for range 2 {
+		var a alarms
+		for i := range all {
+			a.add(&alarm{job: &jobs.Job{Name: fmt.Sprint(i)}, next: every(time.Minute)})
+			a.move(fmt.Sprint(i), epoch)
+		}
+		for _, one := range a.due(epoch.Add(time.Minute), some) {
+			taken[one.job.Name] = true
+		}
+	}
+	if len(taken) < some*3/2 { // some 190
+		t.Errorf("two workers took %d ticks each, and %d together", some, len(taken))
+	}
+}
+
 func TestTicksOfAnUnknownDefinitionAreLeftForAMinuteAndThenMissed(t *testing.T) {
 	job := &jobs.Job{Name: "j", OnMissed: jobs.MissedAll}
 	for since, want := range map[time.Duration]bool{0: false, 30 * time.Second: true, 90 * time.Second: true, 91 * time.Second: false} {
