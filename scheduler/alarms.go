@@ -111,7 +111,7 @@ func compareTicks(a, b time.Time) int {
 
 // alarmHeap is a heap: alarms that never go off come last. Those of one instant are in an order
 // that differs from worker to worker: when so many ticks come at once that all workers create the
-// overdue ones, each creates others, instead of all the same ones in vain.
+// overdue ones, each creates others.
 type alarmHeap []*alarm
 
 func (h alarmHeap) Len() int { return len(h) }
