@@ -19,8 +19,9 @@ func TestEndedSessionPassesOnAndNeverComesBack(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
 		ns := redistest.Namespace(t)
-		// The lease is long compared with the test, so it explains nothing of what follows.
-		victim := openClient(t, rdb, locks.Options{Namespace: ns, Name: "victim", Lease: 9 * time.Second})
+		// The lease is long compared with the test, also on a busy machine, so it explains nothing of
+		// what follows.
+		victim := openClient(t, rdb, locks.Options{Namespace: ns, Name: "victim", Lease: 27 * time.Second})
 		heir := openClient(t, rdb, locks.Options{Namespace: ns, Name: "heir", Lease: time.Minute})
 		first := victim.Session()
 		var lost []*locks.Hold
@@ -47,7 +48,7 @@ func TestEndedSessionPassesOnAndNeverComesBack(t *testing.T) {
 		if hold == nil {
 			t.FailNow()
 		}
-		if took := time.Since(began); took > 5*time.Second {
+		if took := time.Since(began); took > 15*time.Second {
 			t.Errorf("the heir has the locks after %s, want at once", took)
 		}
 		if last := lost[len(lost)-1]; hold.Token() <= last.Token() {
@@ -128,7 +129,7 @@ func TestEndedSessionIsACrash(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
 		ns := redistest.Namespace(t)
-		victim := openClient(t, rdb, locks.Options{Namespace: ns, Name: "victim", Lease: 9 * time.Second})
+		victim := openClient(t, rdb, locks.Options{Namespace: ns, Name: "victim", Lease: 27 * time.Second})
 		heir := openClient(t, rdb, locks.Options{Namespace: ns, Name: "heir"})
 		const delay = time.Second
 		var bundles []string
