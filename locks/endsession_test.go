@@ -19,7 +19,7 @@ func TestEndedSessionPassesOnAndNeverComesBack(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
 		ns := redistest.Namespace(t)
-		// The lease is long compared with the test, also on a busy machine, so it explains nothing of
+		// The lease is long compared with the test, also on a busy machine: it explains nothing of
 		// what follows.
 		victim := openClient(t, rdb, locks.Options{Namespace: ns, Name: "victim", Lease: 27 * time.Second})
 		heir := openClient(t, rdb, locks.Options{Namespace: ns, Name: "heir", Lease: time.Minute})
