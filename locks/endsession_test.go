@@ -129,7 +129,7 @@ func TestEndedSessionIsACrash(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
 		ns := redistest.Namespace(t)
-		victim := openClient(t, rdb, locks.Options{Namespace: ns, Name: "victim", Lease: 27 * time.Second})
+		victim := openClient(t, rdb, locks.Options{Namespace: ns, Name: "victim", Lease: 9 * time.Second})
 		heir := openClient(t, rdb, locks.Options{Namespace: ns, Name: "heir"})
 		const delay = time.Second
 		var bundles []string
