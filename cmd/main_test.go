@@ -286,13 +286,18 @@ func ask[T any](t *testing.T, env []string, args ...string) T {
 	return answer
 }
 
-// eventually waits until a condition holds.
+// eventually waits until a condition holds. It pauses for longer if an answer takes long: most of
+// these conditions start a process, and the tests beside this one need the CPU as well.
 func eventually(t *testing.T, within time.Duration, what string, holds func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), within)
 	defer cancel()
-	for !holds() {
-		if !pause(ctx, 20*time.Millisecond) {
+	for {
+		asked := time.Now()
+		if holds() {
+			return
+		}
+		if !pause(ctx, min(max(20*time.Millisecond, 2*time.Since(asked)), 500*time.Millisecond)) {
 			t.Fatalf("not within %s: %s", within, what)
 		}
 	}
