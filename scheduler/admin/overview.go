@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"lockstep/jobs"
 	"lockstep/locks"
 	"lockstep/scheduler/ledger"
 )
@@ -37,19 +38,21 @@ type Overview struct {
 	Next     []NextTick        `json:"next"`
 	MoreNext int               `json:"more_next"`
 	Words    map[string]string `json:"words"`   // the triggers of the jobs in Next
-	Pending  []Run             `json:"pending"` // outstanding, not running, the oldest first
+	Pending  []Run             `json:"pending"` // outstanding, not running; see CountedAll
 	Runs     []Run             `json:"runs"`    // finished, the newest first
 	Jobs     int               `json:"jobs"`
 	// Reading is set for a hasty reader that does not know all jobs yet. Jobs, Noted and Next are
 	// then empty.
 	Reading *ReadingError `json:"-"`
 
-	Count      map[ledger.State]int `json:"outstanding"` // runs, by state
-	CountedAll bool                 `json:"counted_all"` // Count includes all outstanding runs
-	Ready      int                  `json:"ready"`       // workers that take runs
-	Live       int                  `json:"live"`        // workers that have a lease
-	Slots      int                  `json:"slots"`       // of these
-	Busy       int                  `json:"busy"`
+	Count map[ledger.State]int `json:"outstanding"` // runs, by state
+	// Count includes all outstanding runs, and Pending has the oldest first. Else Pending has those
+	// first that have been due for longest.
+	CountedAll bool `json:"counted_all"`
+	Ready      int  `json:"ready"` // workers that take runs
+	Live       int  `json:"live"`  // workers that have a lease
+	Slots      int  `json:"slots"` // of these
+	Busy       int  `json:"busy"`
 
 	Unable []Unable `json:"unable"` // due runs that no worker can do
 	// queues that live workers serve although they belong to another namespace: "default (shop)"
@@ -98,7 +101,13 @@ func (r *Reader) Overview(ctx context.Context, snapshot *Snapshot) (*Overview, e
 	default:
 		o.jobs(all.jobs, c, now)
 	}
-	waiting := o.pending(outstanding)
+	var due []*ledger.Record
+	if o.CountedAll = len(outstanding) < countPending; !o.CountedAll {
+		if due, err = r.dueLongest(ctx); err != nil {
+			return nil, err
+		}
+	}
+	waiting := o.pending(outstanding, due)
 	unable, err := r.unable(ctx, c)
 	if err != nil {
 		return nil, err
@@ -166,9 +175,29 @@ func (o *Overview) fleet(snapshot *Snapshot) {
 	}
 }
 
-// pending counts the outstanding runs, shows the oldest that are not running, and returns these.
-func (o *Overview) pending(outstanding []*ledger.Record) []*ledger.Record {
-	o.CountedAll = len(outstanding) < countPending
+// dueLongest returns runs that have been due for longest.
+func (r *Reader) dueLongest(ctx context.Context) ([]*ledger.Record, error) {
+	queues, err := r.book.DueQueues(ctx, lookQueues, showPending)
+	if err != nil {
+		return nil, err
+	}
+	var due []*ledger.Record
+	for _, queue := range queues {
+		due = append(due, queue.Oldest...)
+	}
+	slices.SortStableFunc(due, func(a, b *ledger.Record) int { return a.DueSince.Compare(b.DueSince) })
+	due, _ = some(due, showPending)
+	ids := make([]jobs.RunID, len(due))
+	for i, record := range due {
+		ids[i] = record.ID
+	}
+	due, err = r.book.OpenRecords(ctx, ids) // with their arguments
+	return slices.DeleteFunc(due, func(record *ledger.Record) bool { return record == nil || record.State != ledger.StateDue }), err
+}
+
+// pending counts the outstanding runs, shows the oldest that are not running, after those that are
+// due for longest, if any are given, and returns the records of these.
+func (o *Overview) pending(outstanding, due []*ledger.Record) []*ledger.Record {
 	o.Count = make(map[ledger.State]int)
 	var waiting []*ledger.Record
 	for _, record := range outstanding {
@@ -178,7 +207,10 @@ func (o *Overview) pending(outstanding []*ledger.Record) []*ledger.Record {
 		}
 	}
 	slices.SortStableFunc(waiting, func(a, b *ledger.Record) int { return a.Created.Compare(b.Created) })
-	waiting, _ = some(waiting, showPending)
+	waiting = slices.DeleteFunc(waiting, func(record *ledger.Record) bool {
+		return slices.ContainsFunc(due, func(first *ledger.Record) bool { return first.ID == record.ID })
+	})
+	waiting, _ = some(append(due, waiting...), showPending)
 	for _, record := range waiting {
 		o.Pending = append(o.Pending, newRun(record))
 	}

@@ -98,3 +98,35 @@ func TestAListKeepsItsOrderWhileRunsEnd(t *testing.T) {
 		}
 	}
 }
+
+// TestTheOverviewShowsWhatIsDueAmongManyRuns has more outstanding runs than the overview reads. The
+// runs of another job come last in the order of the ledger, and have been due for hours.
+func TestTheOverviewShowsWhatIsDueAmongManyRuns(t *testing.T) {
+	t.Parallel()
+	f := &fakes.Fake{}
+	for i := range 2 * countPending {
+		f.Open = append(f.Open, &ledger.Record{ID: jobs.RequestRunID("a-report", fmt.Sprint(i)), Job: "a-report", State: ledger.StateScheduled,
+			Created: fakes.Noon.Add(-24 * time.Hour), At: fakes.Noon.Add(24 * time.Hour)})
+	}
+	for i := range 3 {
+		since := fakes.Noon.Add(-time.Duration(i+1) * time.Hour)
+		due := &ledger.Record{ID: jobs.RequestRunID("z-bill", fmt.Sprint(i)), Job: "z-bill", Queue: fmt.Sprintf("q%d", i), State: ledger.StateDue,
+			Created: since, DueSince: since}
+		f.Open = append(f.Open, due)
+		f.Queues = append(f.Queues, ledger.DueQueue{Name: due.Queue, Due: 1, Oldest: []*ledger.Record{due}})
+	}
+	r := readerOf(f)
+	snapshot, err := r.Snapshot(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, err := r.Overview(t.Context(), snapshot)
+	if err != nil || o.CountedAll || len(o.Pending) != showPending {
+		t.Fatalf("%d runs, all counted: %v, %v", len(o.Pending), o.CountedAll, err)
+	}
+	for i, want := range []Text{"z-bill#2", "z-bill#1", "z-bill#0", "a-report#0"} {
+		if got := o.Pending[i].ID; Text(got) != want {
+			t.Errorf("run %d is %s, want %s", i, got, want)
+		}
+	}
+}

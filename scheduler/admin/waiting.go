@@ -185,7 +185,7 @@ func (c *conditions) why(record *ledger.Record, job *jobs.Job, ahead int) *Waiti
 		handler = job.Handler
 	}
 	serve := c.serve(record.Queue)
-	able := slices.DeleteFunc(slices.Clone(serve), func(s session) bool { return !s.has(handler) })
+	able := slices.DeleteFunc(slices.Clone(serve), func(s session) bool { return !s.card.Has(handler) })
 	if len(serve) == 0 {
 		return &WaitingFor{Reason: WaitsWorker, Text: fmt.Sprintf("no worker serves its queue %s: start one, or add the queue to worker.queues", record.Queue)}
 	}
@@ -299,7 +299,7 @@ func (c *conditions) unable(queue string, need ledger.Need) *WaitingFor {
 		return lacks(queue, fmt.Sprintf("knows the keys of its definition (%s)", strings.Join(need.Keys(), ", ")))
 	case need.Handler() == "":
 		return lacks(queue, "runs jobs of its kind, "+need.Work())
-	case !slices.ContainsFunc(serve, func(s session) bool { return s.has(need.Handler()) }):
+	case !slices.ContainsFunc(serve, func(s session) bool { return s.card.Has(need.Handler()) }):
 		return lacks(queue, "has "+need.Work())
 	}
 	return nil
@@ -337,13 +337,6 @@ func (r *Reader) unable(ctx context.Context, c *conditions) ([]Unable, error) {
 		}
 	}
 	return unable, nil
-}
-
-// has reports whether a worker has a handler, as far as its card shows: true if the card leaves it
-// open.
-func (s session) has(handler string) bool {
-	card := s.card
-	return handler == "" || card.Handlers == nil || card.MoreHandlers > 0 || slices.Contains(card.Handlers, handler)
 }
 
 // ExplainRun describes what happened to a run, whatever its trigger, and why it does not run, if it

@@ -44,6 +44,12 @@ func TestADueRunSaysWhyItDoesNotRun(t *testing.T) {
 			WaitsHandler, "no worker has handler h, of those that serve its queue default"},
 		"a card does not name all handlers": {[]worker.Card{has(func(c *worker.Card) { c.Handlers, c.MoreHandlers = []string{"a"}, 1 })}, nil,
 			WaitsStart, ""},
+		"a card has a hash of its handler": {[]worker.Card{has(func(c *worker.Card) {
+			c.Handlers, c.MoreHandlers, c.HandlerHashes = []string{"a"}, 1, []byte{0xaa, 0xa9, 0x40, 0x26}
+		})}, nil, WaitsStart, ""},
+		"a card has hashes of other handlers": {[]worker.Card{has(func(c *worker.Card) {
+			c.Handlers, c.MoreHandlers, c.HandlerHashes = []string{"a"}, 1, []byte{1, 2, 3, 4}
+		})}, nil, WaitsHandler, "no worker has handler h"},
 		"the card of an older build": {[]worker.Card{has(func(c *worker.Card) { c.Handlers = nil })}, nil, WaitsStart, ""},
 		"set aside, and no worker runs commands": {[]worker.Card{has(func(c *worker.Card) { c.Picks = true })},
 			func(f *fakes.Fake, _ *ledger.Record) { f.Needs = map[jobs.RunID]ledger.Need{"j#x": "command"} },

@@ -1,8 +1,10 @@
 package worker
 
 import (
+	"bytes"
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -32,7 +34,9 @@ const (
 	decline   = 10 * time.Second // how long a run that this worker cannot do stays away
 	callLimit = 5 * time.Second  // for one call of Redis
 
-	shownHandlers = 64 // handlers that a card names
+	// what a card has of handlers, in at most 12 KiB
+	namedHandlers  = 64
+	hashedHandlers = 1000 // after these
 )
 
 // Options configure a [Worker]. Redis, Ledger, Queue, Pusher, Jobs, Expand and at least one
@@ -861,13 +865,18 @@ func (w *Worker) card(state string, now load, most int) json.RawMessage {
 			handlers = append(handlers, registry.Names()...)
 		}
 	}
-	shown := handlers[:min(len(handlers), shownHandlers)]
+	names := min(len(handlers), namedHandlers)
+	var hashes []byte
+	for _, name := range handlers[names:min(len(handlers), names+hashedHandlers)] {
+		hashes = append(hashes, handlerHash(name)...)
+	}
 	card, err := json.Marshal(Card{
 		Host: host, PID: os.Getpid(), Version: w.o.Version, Config: w.jobs.Load().config, State: state,
 		Slots: w.o.Concurrency, Queues: w.o.Queues, StartedAt: w.started.UTC(), Admin: w.o.Admin, Pass: w.o.Pass, Drifted: int(w.drifted.Load()),
 		Clock: time.Duration(w.clock.Load()), Disputed: *w.disputed.Load(),
 		Key: w.o.Ledger.SignKeys().ID(), Refused: now.refused,
-		Stuck: w.stuck.shown(most), Busy: now.busy, Suspect: now.suspect, Alone: now.alone, Beside: now.beside, Handlers: shown, MoreHandlers: len(handlers) - len(shown), Picks: true,
+		Stuck: w.stuck.shown(most), Busy: now.busy, Suspect: now.suspect, Alone: now.alone, Beside: now.beside, Handlers: handlers[:names], MoreHandlers: len(handlers) - names,
+		HandlerHashes: hashes, Picks: true,
 	})
 	if err != nil {
 		panic("worker: a card is plain data: " + err.Error())
@@ -906,6 +915,8 @@ type Card struct {
 	// the first ones by name; nil: unknown, the card is of an older build
 	Handlers     []string `json:"handlers"`
 	MoreHandlers int      `json:"more_handlers,omitempty"`
+	// of the next ones, 4 bytes each; see [Card.Has]
+	HandlerHashes []byte `json:"handler_hashes,omitempty"`
 	// it looks for runs that were set aside; false: the card is of an older build
 	Picks bool `json:"picks,omitempty"`
 
@@ -914,4 +925,28 @@ type Card struct {
 	Refused int    `json:"refused,omitempty"` // runs with an untrusted definition
 	// queues that it serves although they belong to another namespace: which one
 	Disputed map[string]string `json:"disputed,omitempty"`
+}
+
+// Has reports whether the worker has a handler, as far as its card shows. It is true if the card
+// leaves that open: the card is of an older build, or it has neither names nor hashes of some
+// handlers.
+func (c *Card) Has(handler string) bool {
+	if handler == "" || c.Handlers == nil || slices.Contains(c.Handlers, handler) || len(c.HandlerHashes) < c.MoreHandlers*hashSize {
+		return true
+	}
+	hash := handlerHash(handler)
+	for some := range slices.Chunk(c.HandlerHashes, hashSize) {
+		if bytes.Equal(some, hash) {
+			return true
+		}
+	}
+	return false
+}
+
+const hashSize = 4 // bytes
+
+// handlerHash returns the first bytes of the SHA-256 hash of a name.
+func handlerHash(name string) []byte {
+	hash := sha256.Sum256([]byte(name))
+	return hash[:hashSize]
 }

@@ -848,6 +848,24 @@ func TestASuspectThatOutlivesItsCrashLeavesThePlace(t *testing.T) {
 	}
 }
 
+// TestACardOfManyHandlersIsBounded starts a worker with more handlers than its card has room for.
+// Whether it has one that is not on the card stays open.
+func TestACardOfManyHandlersIsBounded(t *testing.T) {
+	f := newFleet(t)
+	name := func(i int) string { return fmt.Sprintf("%s%04d", strings.Repeat("x", 96), i) }
+	for i := range 3000 {
+		jobs.Handle(f.handlers, name(i), func(context.Context, *jobs.Run[struct{}]) error { return nil })
+	}
+	card := f.card(f.session(f.start()))
+	if !card.Has(name(0)) || !card.Has(name(500)) || !card.Has(name(2999)) || !card.Has("other") {
+		t.Error("the card of 3,000 handlers excludes one that it does not have")
+	}
+	card.MoreHandlers = 1000
+	if !card.Has(name(500)) || card.Has(name(2000)) {
+		t.Error("the card has no hashes of the handlers that it does not name")
+	}
+}
+
 func TestACardShowsWhatAWorkerCanStart(t *testing.T) {
 	f := newFleet(t)
 	end := make(chan struct{})
@@ -858,8 +876,12 @@ func TestACardShowsWhatAWorkerCanStart(t *testing.T) {
 		jobs.Handle(f.handlers, fmt.Sprintf("x%02d", i), func(context.Context, *jobs.Run[struct{}]) error { return nil })
 	}
 	w := f.start()
-	if card := f.card(f.session(w)); card.Busy != 0 || len(card.Handlers) != 64 || card.Handlers[0] != "long" || card.MoreHandlers != 7 {
+	card := f.card(f.session(w))
+	if card.Busy != 0 || len(card.Handlers) != 64 || card.Handlers[0] != "long" || card.MoreHandlers != 7 {
 		t.Errorf("idle: %+v, want no slot busy, 64 of 71 handlers named", card)
+	}
+	if !card.Has("x00") || !card.Has("x63") || !card.Has("x69") || card.Has("x70") {
+		t.Error("the card does not show which handlers the worker has")
 	}
 	id := f.enqueue(job, "x")
 	f.await("the busy slot to show", func() bool { return f.card(w.ID()).Busy == 1 })

@@ -423,7 +423,7 @@ func TestLongListsAreCutAndCounted(t *testing.T) {
 	w := get(newServer(t, f), "/")
 	page := parsePage(t, w.Body.String())
 	for _, want := range []string{
-		"1470 holds are not shown", "1475 waits are not shown", "1488 jobs have a later tick", "The oldest 10 of 1000 or more",
+		"1470 holds are not shown", "1475 waits are not shown", "1488 jobs have a later tick", "10 of 1000 or more, first those due for longest",
 		"and 996 more", "Waiting for locks 1500", "Runs not started 1000 or more",
 	} {
 		if !strings.Contains(page.text, want) {
