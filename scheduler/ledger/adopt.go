@@ -84,11 +84,10 @@ func (l *Ledger) AdoptAll(ctx context.Context, all []Adoption) []Replied {
 	wants := make([]*wanted, len(all))
 	definitions := make(map[*jobs.Job]string)
 	var together []*wanted
-	bytes := 0
+	var script load
 	for i := range all {
 		wants[i], reasons[i], replies[i].Err = l.adoption(&all[i], definitions)
-		if w := wants[i]; w != nil && reasons[i] == "" && all[i].Session == all[0].Session && bytes+w.size() <= bytesTogether {
-			bytes += w.size()
+		if w := wants[i]; w != nil && reasons[i] == "" && all[i].Session == all[0].Session && script.add(w) {
 			together = append(together, w)
 		}
 	}

@@ -129,8 +129,31 @@ func (l *Ledger) CheckRequest(ctx context.Context, request Request) error {
 	return err
 }
 
-// size is how many bytes the request adds to a script.
+// size is how many bytes the request adds to a script that has others of its kind.
 func (w *wanted) size() int { return len(w.args) + len(w.items) }
+
+// A load is what one script records. The zero value is empty.
+type load struct {
+	bytes int
+	kinds map[kind]bool
+}
+
+// add adds a request, unless the script would then be too long. The first one always fits.
+func (l *load) add(w *wanted) bool {
+	size := w.size()
+	if !l.kinds[w.kind] {
+		size += len(w.definition)
+	}
+	if l.bytes > 0 && l.bytes+size > bytesTogether {
+		return false
+	}
+	if l.kinds == nil {
+		l.kinds = make(map[kind]bool)
+	}
+	l.bytes += size
+	l.kinds[w.kind] = true
+	return true
+}
 
 // enqueueWithOthers records a request together with those of other goroutines. One of the waiting
 // goroutines makes the call for all. leave reports whether this one has entered, to make a call.
@@ -205,9 +228,9 @@ func (l *Ledger) enqueueSome(ctx context.Context, some []*wanted, entry string) 
 
 // firstPart returns how many of the first requests one script records.
 func firstPart(some []*wanted) int {
-	n, bytes := 0, 0
-	for n < min(len(some), enqueuedTogether) && (n == 0 || bytes+some[n].size() <= bytesTogether) {
-		bytes += some[n].size()
+	var script load
+	n := 0
+	for n < min(len(some), enqueuedTogether) && script.add(some[n]) {
 		n++
 	}
 	return n

@@ -378,6 +378,30 @@ func (*countScripts) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.P
 	return next
 }
 
+// TestNoScriptHasTooManyDefinitions sends requests of many jobs with long definitions.
+func TestNoScriptHasTooManyDefinitions(t *testing.T) {
+	each(t, func(f *fixture) {
+		f.enqueues(f.Ledger, newJob("j"), "warm")
+		items := make([]ledger.Request, 100)
+		for i := range items {
+			job := bulky(fmt.Sprint("a", i))
+			job.Args = json.RawMessage(fmt.Sprintf(`{"bill": 1, "x": %q}`, strings.Repeat("x", 40_000)))
+			items[i] = bill(job, "1", i)
+		}
+		hook := &countScripts{wait: make(chan struct{})}
+		close(hook.wait)
+		f.rdb.AddHook(hook)
+		for i, r := range f.enqueueAll(ledger.List{Items: items}) {
+			if r.Err != nil || r.Exists {
+				f.Errorf("items[%d]: %+v", i, r)
+			}
+		}
+		if n := hook.scripts.Load(); n < 4 {
+			f.Errorf("%d scripts have 100 definitions of 40 kB, want at most 1 MiB in each", n)
+		}
+	})
+}
+
 // TestRequestsOfManyGoroutinesShareAScript: those that come while one is under way.
 func TestRequestsOfManyGoroutinesShareAScript(t *testing.T) {
 	each(t, func(f *fixture) {
