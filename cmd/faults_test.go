@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"lockstep/locks/redistest"
+	"lockstep/scheduler"
 	"lockstep/scheduler/admin"
 	"lockstep/scheduler/ledger"
 )
@@ -393,6 +394,14 @@ func TestFaultDeliveryNeverSentLostOrDoubled(t *testing.T) {
 		t.Fatal(err)
 	}
 	once(lost)
+	sums, _ := f.sums()
+	repeated := 0.0
+	for _, reason := range scheduler.Reasons {
+		repeated += sums[fmt.Sprintf("lockstep_deliveries_repeated_total{reason=%q}", reason)]
+	}
+	if repeated < 2 {
+		t.Errorf("the metric of repeated deliveries counts %v, want at least 2", repeated)
+	}
 
 	doubled := create("doubled")
 	push(doubled)

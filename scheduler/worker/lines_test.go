@@ -25,12 +25,20 @@ type logLine struct {
 	Attempt int
 	Line    string
 	Lines   int
+
+	Reason     string
+	SinceStart int `json:"since_start"`
+	Repeated   int // lines that it replaces
 }
 
 // about returns the lines with a message.
 func (l *logged) about(t *testing.T, message string) (found []logLine) {
 	t.Helper()
 	for line := range strings.Lines(l.String()) {
+		// Other messages may have attributes of the same name and another type.
+		if !strings.Contains(line, message) {
+			continue
+		}
 		var one logLine
 		if err := json.Unmarshal([]byte(line), &one); err != nil {
 			t.Fatalf("%v in %s", err, line)

@@ -16,8 +16,10 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"lockstep/jobs"
+	"lockstep/scheduler"
 	"lockstep/scheduler/ledger"
 	"lockstep/scheduler/queue"
+	"lockstep/scheduler/repeats"
 	"lockstep/scheduler/worker"
 )
 
@@ -342,7 +344,9 @@ func (f *fleet) first() string {
 	return id
 }
 
-// TestManyLostDeliveriesAreRepeatedInBatches: the queue has lost the deliveries of many runs.
+// TestManyLostDeliveriesAreRepeatedInBatches: the queue has lost the deliveries of many runs. All
+// that are pushed again are counted. The log has one line for the first batch, and then one every
+// 10 seconds at most, which replaces those of other batches and has the number so far.
 func TestManyLostDeliveriesAreRepeatedInBatches(t *testing.T) {
 	f := newFleet(t)
 	const runs = 4000
@@ -367,8 +371,23 @@ func TestManyLostDeliveriesAreRepeatedInBatches(t *testing.T) {
 		}
 		due = due[len(some):]
 	}
+	var (
+		log     logged
+		mu      sync.Mutex
+		batches = make(map[string]int) // by reason; guarded by mu
+		counted = make(map[string]int) // deliveries, by reason; guarded by mu
+	)
 	began := time.Now()
-	f.start(quiet, func(o *worker.Options) { o.Concurrency = 16 })
+	w := f.start(func(o *worker.Options) {
+		o.Concurrency = 16
+		o.Logger = slog.New(slog.NewJSONHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))
+		o.OnRepeated = func(reason string, n int) {
+			mu.Lock()
+			defer mu.Unlock()
+			batches[reason]++
+			counted[reason] += n
+		}
+	})
 	const bound = 5 * time.Minute // a busy machine is slow, a livelock never ends
 	for n.Load() < runs {
 		if time.Since(began) > bound {
@@ -377,4 +396,25 @@ func TestManyLostDeliveriesAreRepeatedInBatches(t *testing.T) {
 		time.Sleep(10 * time.Millisecond)
 	}
 	t.Logf("all had run after %v", time.Since(began))
+	w.stop() // it writes the lines that are still counted
+	most := 2 + int(time.Since(began)/repeats.Every)
+	t.Logf("counted by reason: %v deliveries in %v batches", counted, batches)
+	// Some are started without a delivery.
+	if n := counted[scheduler.Lost]; n < runs/2 {
+		t.Errorf("%d lost deliveries were counted, want most of %d", n, runs)
+	}
+	lines := make(map[string][]logLine)
+	for _, line := range log.about(t, "deliveries are pushed again") {
+		lines[line.Reason] = append(lines[line.Reason], line)
+	}
+	for _, reason := range scheduler.Reasons {
+		replaced, last := 0, 0
+		for _, line := range lines[reason] {
+			replaced, last = replaced+max(line.Repeated, 1), line.SinceStart
+		}
+		if n := len(lines[reason]); n > most || replaced != batches[reason] || last != counted[reason] {
+			t.Errorf("%s: %d lines for %d batches, the last with %d deliveries; want %d lines at most for %d batches, and %d deliveries",
+				reason, n, replaced, last, most, batches[reason], counted[reason])
+		}
+	}
 }
