@@ -83,9 +83,9 @@
 // one runs while the queues are empty. Their client lets a fetch pass only when
 //
 //   - the queues are known to belong to this namespace;
-//   - it is time: all fetchers together poll an idle queue once per [Options].PollInterval, and
-//     when a push wakes them. As soon as one finds something, all of them continue without waiting.
-//     After an error they pause for [errorPause];
+//   - it is time: all fetchers together poll an idle queue once per [Options].PollInterval on
+//     average, and when a push wakes them. As soon as one finds something, all of them continue
+//     without waiting. After an error they pause for [errorPause];
 //   - a slot is free, as defined by [Options].Slots. A poll of an idle queue takes one slot, and
 //     other fetches take all free ones. Handle receives the slots with the deliveries. So a busy
 //     worker keeps nothing from an idle one, unless its Slots say that they are free again soon;
@@ -100,9 +100,11 @@
 // their sessions ([NoticePushed], [Server.Wake]), and removes them from the record. A worker that
 // takes deliveries is not asleep. One whose slots were filled in another way passes the message on,
 // so that none goes to a busy worker while another one is idle. One that finds nothing after all
-// sleeps again. A message that is lost costs the time until the next poll of any idle worker. That
-// also holds for tasks of plain asynq clients, which wake no worker, as in asynq itself. A worker
-// that dies stays in the record for three polls; a message to it is lost in the same way.
+// sleeps again. A message that is lost costs the time until the next poll of any idle worker: 1.5 s
+// at most with [DefaultPollInterval], since the pauses between the polls of a worker are 0.5 s to
+// 1.5 s. That also holds for tasks of plain asynq clients, which wake no worker, as in asynq
+// itself. A worker that dies stays in the record for three polls; a message to it is lost in the
+// same way.
 //
 // # What happens when
 //

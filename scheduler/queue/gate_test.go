@@ -4,11 +4,15 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"lockstep/scheduler/ledger"
 )
 
 // unbounded has an unlimited number of slots.
@@ -63,6 +67,55 @@ func TestIdleQueueCostsTheSameWhateverTheNumberOfFetchers(t *testing.T) {
 				t.Errorf("%d fetchers looked %d times in 100 s, want 1000", fetchers, n)
 			}
 		})
+	}
+}
+
+// TestIdleQueueIsPolledOnceASecondByDefault, with a half more or less: a delivery for which no
+// worker is woken waits that long.
+func TestIdleQueueIsPolledOnceASecondByDefault(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, err := NewServer(nil, Options{
+			Queues: map[string]int{"default": 1}, Handle: func(context.Context, []ledger.Due) {}, Slots: unbounded{},
+			Logger: slog.New(slog.DiscardHandler),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.gate.open()
+		const n = 1000
+		began := time.Now()
+		last, shortest, longest := began, time.Hour, time.Duration(0)
+		for i := range n + 1 {
+			if err := passes(t.Context(), s.gate); err != nil {
+				t.Fatal(err)
+			}
+			s.gate.emptyNow()
+			if pause := time.Since(last); i > 0 { // the first pass begins at once
+				shortest, longest = min(shortest, pause), max(longest, pause)
+			}
+			last = time.Now()
+		}
+		// That no pause of a thousand is in the first or last tenth never happens by chance.
+		if shortest < 500*time.Millisecond || shortest > 600*time.Millisecond || longest < 1400*time.Millisecond || longest > 1500*time.Millisecond {
+			t.Errorf("the pauses between polls were %v to %v, want 0.5 s to 1.5 s", shortest, longest)
+		}
+		if mean := last.Sub(began) / n; mean < 900*time.Millisecond || mean > 1100*time.Millisecond {
+			t.Errorf("the mean pause between polls was %v, want 1 s", mean)
+		}
+	})
+}
+
+func TestSpreadIsFromHalfToOneAndAHalf(t *testing.T) {
+	g := new(gate)
+	for d, want := range map[time.Duration][2]time.Duration{1: {0, 1}, 2: {1, 3}, 10: {5, 15}} {
+		seen := make(map[time.Duration]bool)
+		for range 10_000 {
+			seen[g.spread(d)] = true
+		}
+		got := slices.Sorted(maps.Keys(seen))
+		if least, most := got[0], got[len(got)-1]; least != want[0] || most != want[1] || len(got) != int(most-least)+1 {
+			t.Errorf("spread(%d) returns %d, want each from %d to %d", d, got, want[0], want[1])
+		}
 	}
 }
 

@@ -23,7 +23,8 @@ const (
 	// DefaultFetchers is how many asynq servers one [Server] runs at most.
 	DefaultFetchers = 4
 
-	// DefaultPollInterval is how often an idle queue is polled.
+	// DefaultPollInterval is the average pause between polls of an idle queue. Each pause is
+	// between a half and one and a half of it.
 	DefaultPollInterval = time.Second
 
 	// maxWeight limits weights: asynq lists the name of each queue as often as its weight says, and
@@ -117,7 +118,8 @@ type Options struct {
 	Disputed func(owners map[string]string)
 
 	Fetchers int // number of asynq servers; 0 means DefaultFetchers
-	// The time between polls of idle queues by all fetchers together. 0 means DefaultPollInterval.
+	// The average pause between polls of idle queues by all fetchers together; each is between a
+	// half and one and a half of it. 0 means DefaultPollInterval.
 	PollInterval time.Duration
 	Logger       *slog.Logger // nil means slog.Default()
 }
