@@ -36,6 +36,7 @@ jobs:
   closed: {every: 1s, queue: shut, start_deadline: 3s, command: ["true"]}
   stubborn: {handler: stubborn, timeout: 500ms, retry: {max: 0}, args: {effects: EFFECTS, gate: /none}}
   piles: {queue: unserved, command: ["true"]}
+  absent: {handler: absent}
 `, hook.url, hook.key), long, withHandlers+"=1")
 	f.startAll(2)
 	p := startPrometheus(t, f, "lockstep_longest_wait_seconds) > 900", "lockstep_longest_wait_seconds) > 3",
@@ -86,7 +87,7 @@ jobs:
 	canary := launchProgram(t, program, slices.Concat(f.env, env, []string{"LOCKSTEP_CONFIG=" + config}), "start")
 	for _, args := range [][]string{
 		{"enqueue", "fails", "--id", "x"}, {"enqueue", "waits", "--id", "x"}, {"enqueue", "waits", "--id", "y"},
-		{"enqueue", "stubborn", "--id", "x"}, {"queue", "pause", "shut", "--reason", "test"},
+		{"enqueue", "stubborn", "--id", "x"}, {"enqueue", "absent", "--id", "x"}, {"queue", "pause", "shut", "--reason", "test"},
 	} {
 		if _, stderr, code := runTool(t, f.env, args...); code != 0 {
 			t.Fatalf("lockstep %v: exit code %d: %s", args, code, stderr)
@@ -120,6 +121,10 @@ jobs:
 		}
 		return true
 	})
+
+	for _, reason := range []string{"worker", "handler"} {
+		p.wait(fmt.Sprintf(`ALERTS{alertname="LockstepRunsWithoutWorker",alertstate="firing",reason=%q}`, reason), "1")
+	}
 
 	server.Kill()
 	began = time.Now()
