@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -35,6 +36,16 @@ func TestDemo(t *testing.T) {
 		}
 		return page != ""
 	})
+	if jobs := regexp.MustCompile(`(?m)^  jobs +(\S+)$`).FindStringSubmatch(demo.stdout.String()); jobs != nil {
+		t.Cleanup(func() { // a worker that fails ends the demo
+			logs, _ := filepath.Glob(filepath.Join(filepath.Dir(jobs[1]), "*.log"))
+			for _, name := range logs {
+				if text, err := os.ReadFile(name); err == nil && t.Failed() {
+					t.Logf("%s:\n%s", filepath.Base(name), tail(string(text)))
+				}
+			}
+		})
+	}
 	if banner := firstLine(demo.stdout.String()); !regexp.MustCompile(`^lockstep demo: see http://127\.0\.0\.1:\d+/timeline \(embedded Redis on 127\.0\.0\.1:\d+, 3 workers, \d jobs\)$`).MatchString(banner) {
 		t.Errorf("banner %q", banner)
 	}

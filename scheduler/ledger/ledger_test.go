@@ -57,8 +57,9 @@ func each(t *testing.T, test func(f *fixture)) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// No session renews itself while a test that takes long removes what it has stored.
-		test(&fixture{T: t, rdb: rdb, namespace: namespace, Ledger: ledger.New(rdb, space), job: newJob("j"), lease: time.Minute})
+		// No session renews itself while a test that takes long removes what it has stored: a
+		// renewal would begin a grace period of its own.
+		test(&fixture{T: t, rdb: rdb, namespace: namespace, Ledger: ledger.New(rdb, space), job: newJob("j"), lease: 10 * time.Minute})
 	})
 }
 

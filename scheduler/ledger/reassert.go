@@ -441,8 +441,8 @@ func tickOf(run jobs.RunID) string {
 	return ""
 }
 
-// lostLimit bounds the time for writing the lines for what was lost.
-const lostLimit = 5 * time.Second
+// lostLimit bounds the time for writing the lines for what was lost. Tests have a longer one.
+var lostLimit = 5 * time.Second
 
 // writeLost writes a line for each of these jobs, up to a cursor each: earlier ticks are no longer
 // known. It does so even if ctx has ended, because the lines could not be written later.
