@@ -753,18 +753,24 @@ func (w *Worker) Deliver(ctx context.Context, due []ledger.Due) bool {
 }
 
 // deliver hands over runs that became due here: to this worker when it has a free slot and serves
-// the queue, else to the queue. It does not block.
+// the queue, else to the queue, in their order. It does not block.
 func (w *Worker) deliver(_ context.Context, due []ledger.Due) {
+	var push []ledger.Due
 	for _, d := range due {
 		before, ok := w.direct(d, w.o.Queues[d.Queue])
-		if !ok || w.pusher.Waiting(before) || !w.slots.TryTake() {
+		behind := func(other ledger.Due) bool { return slices.Contains(before, other.Queue) }
+		if !ok || w.pusher.Waiting(before) || slices.ContainsFunc(push, behind) || !w.slots.TryTake() {
 			if ok && d.Offered {
 				w.offers.add(d)
 			}
-			w.pusher.Add(d)
+			push = append(push, d)
 			continue
 		}
 		w.attempt.Go(func() { w.claim(d, before) })
+	}
+	// All at once: of two that go to the head of a queue, the one pushed later is the first.
+	if len(push) > 0 {
+		w.pusher.Add(push...)
 	}
 }
 
