@@ -32,7 +32,8 @@ reason, and they are in the audit. ? lists all keys.
 
 The terminal needs 40 columns and 10 lines. With NO_COLOR, there are no colors; each state has a sign and a word. If
 stdout is not a terminal, or with --once, the tables are printed once, with all rows. Of the runs that do not run yet,
-the tables have the ten oldest (of more than 1,000 runs, those due for longest), and of the finished ones the last 25; lockstep run ls lists all.`,
+the tables have the ten oldest (of more than 1,000 runs, those due for longest), and of the finished ones the last 25;
+lockstep run ls lists all.`,
 		Example: `  lockstep top
   lockstep top --interval 5s
   lockstep top --once | grep bill:1001`,
