@@ -129,8 +129,10 @@ func TestEndedSessionIsACrash(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
 		ns := redistest.Namespace(t)
-		victim := openClient(t, rdb, locks.Options{Namespace: ns, Name: "victim", Lease: 9 * time.Second})
-		heir := openClient(t, rdb, locks.Options{Namespace: ns, Name: "heir"})
+		open := func(name string) *locks.Client { // with a lease that no slow script outlasts
+			return openClient(t, rdb, locks.Options{Namespace: ns, Name: name, Lease: time.Minute})
+		}
+		victim, heir := open("victim"), open("heir")
 		const delay = time.Second
 		var bundles []string
 		for i := range 250 { // more than one call ends
@@ -146,7 +148,7 @@ func TestEndedSessionIsACrash(t *testing.T) {
 			t.Errorf("granted %s after the session was ended, want the crash delay of %s", took, delay)
 		}
 
-		closing := openClient(t, rdb, locks.Options{Namespace: ns, Name: "closing"})
+		closing := open("closing")
 		acquire(t, closing, locks.Exclusive("orderly"), locks.CrashDelay(time.Hour))
 		if err := closing.Close(within(t, patient)); err != nil {
 			t.Fatal(err)
