@@ -1,7 +1,7 @@
 # Tasks for working on lockstep. `make` alone prints the targets.
 
 GO       ?= go
-LINT     := $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+LINT     := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 BENCH    ?= .
 PKG      ?= ./...
 FUZZTIME ?= 30s
@@ -22,9 +22,10 @@ NEEDED := redis-server:redis-server gcc:gcc,libc6-dev
 help: ## print the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-# Without cgo, no dynamic loader has to run, so each command's guard takes 30 % less CPU time to
-# start. The targets that test or measure that program have the same packages, and so has lint: what
-# one of them compiles, the others find in the cache.
+# All targets compile alike, so that each finds in the cache what another compiled. -trimpath is for
+# releases, whose bytes must not depend on the folder. Without cgo, no dynamic loader has to run, so
+# each command's guard takes 30 % less CPU time to start.
+export GOFLAGS := $(GOFLAGS) -trimpath
 build lint test-contract test-deploy bench: export CGO_ENABLED = 0
 
 build: ## build bin/lockstep
@@ -35,8 +36,9 @@ demo: ## three workers on an embedded Redis, with a page; ARGS= passes more flag
 
 # LOCKSTEP_REDIS_SERVER=FILE runs the tests on that redis-server or valkey-server instead of the one
 # in PATH. Two packages at a time, on any number of cores: some tests start dozens of processes.
+# Lint vets the same packages.
 test: needed ## all tests, with the race detector; RUN=TestName PKG=./locks runs one
-	$(GO) test -race -p 2 -timeout 45m $(ONE) $(PKG)
+	$(GO) test -race -vet=off -p 2 -timeout 45m $(ONE) $(PKG)
 
 test-short: needed ## only the fast tests, without the race detector
 	$(GO) test -short $(ONE) $(PKG)
@@ -64,8 +66,9 @@ release: ## archives, packages, SBOMs and checksums of a commit in bin/release; 
 
 check: tidy-check fmt-check lint build test test-browser test-contract test-deploy ## what CI runs: tidy go.mod, format, lint, build, all tests
 
+# It loads the packages as make test compiles them, with the race detector.
 lint: ## golangci-lint by .golangci.yml, and the prose of all texts by cmd/prose_test.go
-	$(LINT) run
+	$(GO) run -exec "env CGO_ENABLED=1 'GOFLAGS=$(GOFLAGS) -race'" $(LINT) run
 	$(GO) test ./cmd/prose_test.go
 
 fmt: ## format the code

@@ -206,11 +206,11 @@ func TestMakeRunsOneTestByItsName(t *testing.T) {
 		want    []string
 	}{
 		{args: []string{"test", "RUN=TestName", "PKG=./locks"}, want: []string{
-			"go test -race -p 2 -timeout 45m -count=1 -run '^TestName$' ./locks"}},
+			"go test -race -vet=off -p 2 -timeout 45m -count=1 -run '^TestName$' ./locks"}},
 		{args: []string{"test-short", "RUN=TestName/Case"}, want: []string{
 			"go test -short -count=1 -run '^TestName/Case$' ./..."}},
 		{args: []string{"test"}, environ: "RUN=TestName", want: []string{
-			"go test -race -p 2 -timeout 45m ./..."}},
+			"go test -race -vet=off -p 2 -timeout 45m ./..."}},
 	} {
 		show := exec.CommandContext(t.Context(), "make", append([]string{"-n", "-C", ".."}, c.args...)...)
 		show.Env = []string{"PATH=" + os.Getenv("PATH"), c.environ}
