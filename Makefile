@@ -67,7 +67,7 @@ release: ## archives, packages, SBOMs and checksums of a commit in bin/release; 
 check: tidy-check fmt-check lint build test test-browser test-contract test-deploy ## what CI runs: tidy go.mod, format, lint, build, all tests
 
 # It loads the packages as make test compiles them, with the race detector.
-lint: ## golangci-lint by .golangci.yml, and the prose of all texts by cmd/prose_test.go
+lint: needed ## golangci-lint by .golangci.yml, and the prose of all texts by cmd/prose_test.go
 	$(GO) run -exec "env CGO_ENABLED=1 'GOFLAGS=$(GOFLAGS) -race'" $(LINT) run
 	$(GO) test ./cmd/prose_test.go
 
