@@ -103,14 +103,7 @@ func (f *fleet) configure(jobs []spec) {
 	for _, job := range jobs {
 		f.jobs[job.name] = job
 	}
-	// Renamed into place, so that a worker that starts at this moment reads one config or the
-	// other.
-	if err := os.WriteFile(f.config+".new", []byte(f.text(jobs)), 0o600); err != nil {
-		f.t.Fatal(err)
-	}
-	if err := os.Rename(f.config+".new", f.config); err != nil {
-		f.t.Fatal(err)
-	}
+	replace(f.t, f.config, f.text(jobs)) // a worker may start at this moment
 }
 
 // text returns the config with these jobs.

@@ -67,11 +67,18 @@ func (f *fixture) has(job string, refused int) {
 	})
 }
 
+// write writes a file in place. A worker that reads it meanwhile may find it empty.
 func write(t *testing.T, path, text string) {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, []byte(text), 0o600))
+}
+
+// replace renames a new file into place. A worker that reads it meanwhile finds the old content or
+// the new one.
+func replace(t *testing.T, path, text string) {
+	t.Helper()
+	write(t, path+".new", text)
+	must(t, os.Rename(path+".new", path))
 }
 
 // fetch reads a page of a worker.
@@ -179,10 +186,8 @@ func TestFileThatIsWrittenInPlaceIsReloaded(t *testing.T) {
 func TestFileThatIsReplacedIsReloaded(t *testing.T) {
 	t.Parallel()
 	f := watchedWorker(t, single(t))
-	// as editors do: the watched file is then another one
-	for _, name := range []string{"after", "again"} {
-		write(t, f.config+".new", jobNamed(name))
-		must(t, os.Rename(f.config+".new", f.config))
+	for _, name := range []string{"after", "again"} { // as editors do
+		replace(t, f.config, jobNamed(name))
 		f.has(name, 0)
 	}
 }
@@ -345,7 +350,7 @@ func TestReloadThatFailsIsRepeated(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			hangups, done := make(chan struct{}, 1), make(chan struct{})
 			go func() { defer close(done); r.run(ctx, hangups, why != "SIGHUP") }()
-			write(t, config, jobNamed("after"))
+			replace(t, config, jobNamed("after"))
 			ask(hangups)
 			eventually(t, 20*time.Second, "the config is reloaded", func() bool { return r.status.Load().Reloads == 1 })
 			cancel()

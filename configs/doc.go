@@ -83,8 +83,9 @@
 // Load keeps no state, and a Config never changes. A worker that wants a newer config loads again,
 // and keeps the old one if that fails. [Inputs] are everything that a Load read: files, folders,
 // patterns, and secrets that did not exist. [Watch] compares contents, not modification times, so
-// it does not matter how a file was changed. It checks a change when nothing more has happened for
-// a quarter of a second. A file that has disappeared has two seconds to come back.
+// it does not matter how a file was changed. Half of a file may be a valid config, so Watch reports
+// a change when nothing more has happened for a quarter of a second. A file that has disappeared
+// has two seconds to come back.
 //
 // The old config exists only in the memory of its process. A process that starts while the files
 // are wrong has no config, whatever ran before: it reports the problems and exits. If that happens

@@ -3,6 +3,7 @@ package configs
 import (
 	"context"
 	"crypto/sha256"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -73,9 +74,10 @@ func (i *Inputs) folder(path string, files []string, list func() ([]string, erro
 	}
 }
 
-// changed reports whether another Load would see a difference, and whether a file has disappeared.
-// For a file that was touched but has the same contents, it stores the new fileID.
-func (i *Inputs) changed() (changed, gone bool) {
+// changes returns what another Load would see differently, a line each, and whether a file has
+// disappeared. For a file that was touched but has the same contents, it stores the new fileID.
+func (i *Inputs) changes() (differences string, gone bool) {
+	var b strings.Builder
 	for n := range i.files {
 		f := &i.files[n]
 		id := identify(f.path)
@@ -83,12 +85,14 @@ func (i *Inputs) changed() (changed, gone bool) {
 			continue
 		}
 		data, err := readLimited(f.path)
+		sum := sha256.Sum256(data)
 		switch {
 		case err != nil && f.read:
-			changed, gone = true, true
+			fmt.Fprintf(&b, "%q has disappeared\n", f.path)
+			gone = true
 		case err != nil:
-		case !f.read || sha256.Sum256(data) != f.sum:
-			changed = true
+		case !f.read || sum != f.sum:
+			fmt.Fprintf(&b, "%q contains %x\n", f.path, sum)
 		default:
 			f.id = id
 		}
@@ -96,11 +100,11 @@ func (i *Inputs) changed() (changed, gone bool) {
 	for _, f := range i.folders {
 		if files, _ := f.list(); !slices.Equal(files, f.files) {
 			// a folder that cannot be listed has no files
-			changed = true
+			fmt.Fprintf(&b, "%q lists %q\n", f.path, files)
 			gone = gone || len(files) < len(f.files)
 		}
 	}
-	return changed, gone
+	return b.String(), gone
 }
 
 // watched returns the folders in which an event may change the inputs: those of the files and
@@ -152,9 +156,10 @@ func links(path string, limit int, folders map[string]bool) {
 }
 
 const (
-	// After the last of several events: an editor's save causes several.
-	settleTime = 250 * time.Millisecond
-	// While events continue, or a file is missing.
+	// Between the last of several events and a look at the files, as an editor's save causes
+	// several, and between two looks that must see the same.
+	settleTime = 125 * time.Millisecond
+	// While events continue, looks differ or a file is missing.
 	settleMost = 2 * time.Second
 	// Even without events, because some file systems send none.
 	lookEvery = 30 * time.Second
@@ -168,7 +173,9 @@ const (
 // changes, and then checks the files every two seconds.
 //
 // Only the contents count, however they changed: a file may be written in place, be replaced,
-// disappear for a moment, or be behind symbolic links that change.
+// disappear for a moment, or be behind symbolic links that change. Because half of a file may be a
+// valid config with fewer jobs, Watch calls changed once two looks, an eighth of a second apart,
+// have seen the same contents, or after two seconds in which they kept changing.
 func Watch(ctx context.Context, inputs func() *Inputs, changed func(context.Context), deaf func(error)) {
 	var events <-chan fsnotify.Event
 	var overflows <-chan error
@@ -209,7 +216,8 @@ func Watch(ctx context.Context, inputs func() *Inputs, changed func(context.Cont
 	// Detect changes since the inputs were recorded immediately.
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	var since time.Time // of the first event that was not yet handled
+	var since time.Time // of the first event or difference that was not yet handled
+	var seen string     // the differences at the last look
 	follow()
 	for {
 		select {
@@ -229,16 +237,20 @@ func Watch(ctx context.Context, inputs func() *Inputs, changed func(context.Cont
 			continue
 		case <-timer.C:
 		}
-		different, gone := inputs().changed()
-		if different && gone && (since.IsZero() || time.Since(since) < settleMost) {
-			if since.IsZero() {
-				since = time.Now()
-			}
-			timer.Reset(settleTime) // it may come back soon
+		differences, gone := inputs().changes()
+		if differences != "" && since.IsZero() {
+			since = time.Now()
+		}
+		// A file that has disappeared may come back, and one that still changes may be half
+		// written.
+		settled := differences == seen && !gone
+		seen = differences
+		if differences != "" && !settled && time.Since(since) < settleMost {
+			timer.Reset(settleTime)
 			continue
 		}
-		since = time.Time{}
-		if different {
+		since, seen = time.Time{}, ""
+		if differences != "" {
 			changed(ctx)
 		}
 		follow()

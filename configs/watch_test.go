@@ -136,3 +136,51 @@ func TestCyclicLinksAreFollowedOnce(t *testing.T) {
 		t.Errorf("got %v, want the folder of the links", folders)
 	}
 }
+
+// TestFileIsLoadedOnceItIsWhole writes a file in place and step by step, one step before each look.
+// The writes go through another link to the file, so no event reports them, as on a network file
+// system: each step could be all that the file will ever say.
+func TestFileIsLoadedOnceItIsWhole(t *testing.T) {
+	t.Parallel()
+	dir := writeFiles(t, map[string]string{"lockstep.yaml": oneJob})
+	path, link := filepath.Join(dir, "lockstep.yaml"), filepath.Join(t.TempDir(), "link")
+	if err := os.Link(path, link); err != nil {
+		t.Fatal(err)
+	}
+	inputs := new(Inputs)
+	load := func() (jobs int) {
+		c, err := Load(Options{Paths: []string{path}, Environ: []string{}, Inputs: inputs})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(c.Jobs)
+	}
+	load()
+	steps := []string{"", "jobs: {}", twoJobs}
+	var began time.Time
+	asked := func() *Inputs {
+		switch {
+		case began.IsZero(): // not a look: Watch asks which folders to watch
+			began = time.Now()
+		case len(steps) > 0:
+			if time.Since(began) > settleMost/2 { // a slow machine: Watch may not wait much longer
+				steps = steps[len(steps)-1:]
+			}
+			if err := os.WriteFile(link, []byte(steps[0]), 0o600); err != nil {
+				t.Error(err)
+			}
+			steps = steps[1:]
+		}
+		return inputs
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	got := -1
+	Watch(ctx, asked, func(context.Context) {
+		got = load()
+		cancel()
+	}, func(err error) { t.Error(err) })
+	if got != 2 {
+		t.Errorf("loaded %d jobs, want the 2 of the whole file", got)
+	}
+}
