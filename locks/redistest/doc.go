@@ -41,6 +41,8 @@
 // The tests use the redis-server in PATH. [ServerEnv] names another one, to run them on another
 // version, or on Valkey.
 //
+// On Linux, servers keep their data in TMPDIR, and their small files in memory (/dev/shm).
+//
 // Every failure to start includes the server's log. Servers that need a port get a free one below
 // the range that systems use for outgoing connections, and keep it through restarts. On systems
 // other than Linux, a kill -9 of the test binary may leave a redis-server behind.

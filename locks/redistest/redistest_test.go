@@ -275,10 +275,13 @@ func TestStopRemovesEverything(t *testing.T) {
 const helperVariable = "LOCKSTEP_REDISTEST_HELPER"
 
 func TestHelperProcess(t *testing.T) {
-	var servers []*redistest.Server
-	switch os.Getenv(helperVariable) {
-	case "":
+	kind := os.Getenv(helperVariable)
+	if kind == "" {
 		t.Skip("runs only as the child of TestServersDieWithAKilledTestBinary")
+	}
+	redistest.OnDisk() // in the folder that the parent removes
+	var servers []*redistest.Server
+	switch kind {
 	case "server":
 		s, err := redistest.Start(t.Context(), redistest.Options{TCP: true})
 		if err != nil {
@@ -298,6 +301,40 @@ func TestHelperProcess(t *testing.T) {
 	}
 	fmt.Println()
 	_, _ = io.Copy(io.Discard, os.Stdin) // until the parent has killed this process
+}
+
+// A cluster node stops for as long as it syncs its view of the cluster, and a server stops for as
+// long as it syncs its configuration. A busy disk must not decide how long.
+func TestWhatAServerSyncsBeforeItAnswersIsInMemory(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("only Linux has a folder in memory")
+	}
+	t.Parallel()
+	inMemory := func(what, path string) {
+		t.Helper()
+		if !strings.HasPrefix(path, "/dev/shm/") {
+			t.Errorf("%s is in %s", what, path)
+		}
+	}
+	sentinel := redistest.NewSentinel(t, redistest.SentinelOptions{})
+	cluster := redistest.NewCluster(t, redistest.ClusterOptions{})
+	for _, s := range slices.Concat(sentinel.Members(), sentinel.Sentinels(), cluster.Members()) {
+		inMemory("the configuration", s.Client(t).InfoMap(t.Context(), "server").Item("Server", "config_file"))
+	}
+	for _, s := range cluster.Members() {
+		node := s.Client(t)
+		config, err := node.ConfigGet(t.Context(), "*").Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		inMemory("the view of the cluster", config["cluster-config-file"])
+		if strings.HasPrefix(config["dir"], "/dev/shm/") {
+			t.Errorf("the data is in memory, too: %s", config["dir"])
+		}
+		if config["repl-diskless-load"] != "swapdb" {
+			t.Error("a replica syncs a file of each copy")
+		}
+	}
 }
 
 func TestServersDieWithAKilledTestBinary(t *testing.T) {

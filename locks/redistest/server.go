@@ -67,7 +67,8 @@ type Server struct {
 	options Options
 	kind    kind
 	binary  string
-	dir     string       // all files of this server; removed by Stop
+	dir     string       // its configuration, log and socket: see makeFolder; removed by Stop
+	data    string       // what it keeps on disk; removed by Stop
 	port    int          // 0 without TCP
 	claim   net.Listener // keeps port for this server; nil without TCP
 
@@ -105,22 +106,38 @@ func program() (string, error) {
 	return path, nil
 }
 
+// memory is a folder that Linux keeps in memory.
+var memory = "/dev/shm"
+
+// makeFolder makes the folder of a server: in memory if possible, else on disk. A node of a cluster
+// syncs its view of the cluster to disk whenever that changes, and Redis under Sentinel syncs its
+// configuration. Both answer nothing meanwhile. That takes seconds on a machine whose disk is busy
+// with a build, and then a failover outlasts a lease.
+func makeFolder() (string, error) {
+	if dir, err := os.MkdirTemp(memory, "redis"); err == nil {
+		return dir, nil
+	}
+	return os.MkdirTemp("", "redis")
+}
+
 func launch(ctx context.Context, k kind, o Options) (_ *Server, err error) {
 	binary, err := program()
 	if err != nil {
 		return nil, err
 	}
-	dir, err := os.MkdirTemp("", "redis")
-	if err != nil {
-		return nil, fmt.Errorf("redistest: %w", err)
-	}
 	o.TCP = o.TCP || o.TLS != nil
-	s := &Server{options: o, kind: k, binary: binary, dir: dir}
+	s := &Server{options: o, kind: k, binary: binary}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.Stop())
 		}
 	}()
+	if s.dir, err = makeFolder(); err != nil {
+		return nil, fmt.Errorf("redistest: %w", err)
+	}
+	if s.data, err = os.MkdirTemp("", "redis"); err != nil {
+		return nil, fmt.Errorf("redistest: %w", err)
+	}
 	// The smallest of the known systems: 104 bytes on BSD, with the final zero.
 	const socketPathLimit = 103
 	if n := len(s.socket()); n > socketPathLimit {
@@ -249,14 +266,14 @@ func (s *Server) startNew(ctx context.Context) error {
 func (s *Server) start(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	if err := os.MkdirAll(s.path("data"), 0o700); err != nil {
+	if err := os.MkdirAll(s.data, 0o700); err != nil {
 		return fmt.Errorf("redistest: %w", err)
 	}
 	args := []string{s.path("redis.conf")}
 	if s.kind == sentinel {
 		args = append(args, "--sentinel")
 	}
-	p, err := spawn(s.path("data"), s.binary, args...)
+	p, err := spawn(s.data, s.binary, args...)
 	if err != nil {
 		return fmt.Errorf("redistest: start %s: %w", s.binary, err)
 	}
@@ -301,7 +318,7 @@ func (s *Server) writeConfig() error {
 		"bind 127.0.0.1",
 		"unixsocket " + strconv.Quote(s.socket()),
 		"unixsocketperm 700",
-		"dir " + strconv.Quote(s.path("data")),
+		"dir " + strconv.Quote(s.data),
 		"logfile " + strconv.Quote(s.path("redis.log")),
 	}
 	lines = append(lines, s.options.TLS.lines(s.kind, s.port)...)
@@ -510,7 +527,7 @@ func (s *Server) RestartEmpty(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.kill()
-	if err := os.RemoveAll(s.path("data")); err != nil {
+	if err := os.RemoveAll(s.data); err != nil {
 		return fmt.Errorf("redistest: remove the data: %w", err)
 	}
 	return s.start(ctx)
@@ -529,7 +546,7 @@ func (s *Server) Moment() (Moment, error) {
 
 func (s *Server) moment() (Moment, error) {
 	m := make(Moment)
-	err := filepath.WalkDir(s.path("data"), func(path string, entry fs.DirEntry, err error) error {
+	err := filepath.WalkDir(s.data, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || filepath.Ext(path) != ".aof" {
 			return err
 		}
@@ -577,7 +594,7 @@ func (s *Server) Stop() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.kill()
-	if err := errors.Join(s.unclaim(), os.RemoveAll(s.dir)); err != nil {
+	if err := errors.Join(s.unclaim(), os.RemoveAll(s.dir), os.RemoveAll(s.data)); err != nil {
 		return fmt.Errorf("redistest: remove what a server leaves behind: %w", err)
 	}
 	return nil

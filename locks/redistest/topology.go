@@ -126,5 +126,6 @@ func (s *Server) checkReplica(ctx context.Context, master *Server) error {
 }
 
 // replicated has the settings of every server with a replica. A first copy begins at once, not
-// after the 5 s in which more replicas could join, and a lost one is noticed within a second.
-var replicated = []string{"repl-diskless-sync-delay 0", "repl-ping-replica-period 1"}
+// after the 5 s in which more replicas could join, and a lost one is noticed within a second. A
+// replica reads a copy from its connection: a file it would sync, and answer nothing meanwhile.
+var replicated = []string{"repl-diskless-sync-delay 0", "repl-diskless-load swapdb", "repl-ping-replica-period 1"}

@@ -1,0 +1,4 @@
+package redistest
+
+// OnDisk makes all later servers of this process keep their files in TMPDIR.
+func OnDisk() { memory = "" }
