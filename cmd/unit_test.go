@@ -68,6 +68,10 @@ func TestClientsSendOnceAndKeepDeadlines(t *testing.T) {
 			if o := rdb.Options(); o.MaxRetries > 0 || o.MaxRedirects != 3 || !o.ContextTimeoutEnabled {
 				t.Errorf("%s: %d retries, %d redirects, deadlines kept %v", url, o.MaxRetries, o.MaxRedirects, o.ContextTimeoutEnabled)
 			}
+			// The library's default is a minute, for as long as a master that has stopped is asked.
+			if o := rdb.Options(); o.ClusterStateReloadInterval > 10*time.Second {
+				t.Errorf("%s: the slots are read every %s", url, o.ClusterStateReloadInterval)
+			}
 		}
 	}
 }

@@ -125,6 +125,10 @@ const (
 	dialOnce    = 1
 	dialTimeout = 2 * time.Second
 	readTimeout = 5 * time.Second
+
+	// slotsEvery is how old the library's view of a cluster may become before it looks again. A
+	// master that stops names no successor, and a command that opens no session looks for none.
+	slotsEvery = 5 * time.Second
 )
 
 // newClient makes a client from the settings; it dials nothing. Package locks and asynq make their
@@ -164,5 +168,10 @@ func newClient(settings configs.Redis) (redis.UniversalClient, error) {
 	o.MaxRetries, o.DialerRetries, o.DialTimeout, o.ReadTimeout = sendOnce, dialOnce, dialTimeout, readTimeout
 	o.ContextTimeoutEnabled = true
 	o.MaxRedirects = 3 // needed: redirects are how a client of a cluster finds slots
+	if topology == "redis-cluster" {
+		cluster := o.Cluster()
+		cluster.ClusterStateReloadInterval = slotsEvery
+		return redis.NewClusterClient(cluster), nil
+	}
 	return redis.NewUniversalClient(o), nil
 }

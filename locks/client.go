@@ -94,6 +94,8 @@ const (
 	// A lost packet of a handshake is sent again within this time. A dial during an outage hangs
 	// longer.
 	maxDial = 2 * time.Second
+	// A node of a cluster that is silent for this long may have been replaced.
+	maxSilence = defaultLease / 6
 )
 
 // A Client takes locks. All its holds belong to one session in Redis, which one command every third
@@ -363,6 +365,7 @@ func (c *Client) ownClient(rdb redis.UniversalClient, g *greeter, try time.Durat
 		// move.
 		o.MaxRetries, o.MaxRedirects, o.DialerRetries = -1, 3, 1
 		o.ContextTimeoutEnabled = true
+		try = min(try, maxSilence)
 		o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.PoolTimeout = min(try, maxDial), try, try, try
 		o.MinIdleConns, o.PipelinePoolSize = 0, -1
 		o.ReadOnly, o.RouteByLatency, o.RouteRandomly = false, false, false // read the master only
@@ -375,7 +378,10 @@ func (c *Client) ownClient(rdb redis.UniversalClient, g *greeter, try time.Durat
 		own := *g // each cluster client has its own view of the slots
 		o.NewClient = own.nodes(o.NewClient)
 		client := redis.NewClusterClient(&o)
-		own.reload = client.ReloadState
+		own.reload = func(ctx context.Context) {
+			client.ReloadState(ctx)
+			rdb.ReloadState(ctx) // the caller's own commands meet the same node
+		}
 		return client, nil
 	}
 	return nil, fmt.Errorf("%w: a %T cannot hold a lock space; use a plain, Sentinel or cluster client", ErrInvalid, rdb)

@@ -230,6 +230,11 @@
 // demands: a new master refuses writes until enough of the others have joined it, and if it must
 // wait for the old master, that takes those 8 to 18 s.
 //
+// On Cluster, a master that stops names no successor, and go-redis keeps its view of the slots for
+// up to a minute. So after a command without a reply, or one that says CLUSTERDOWN, each client
+// looks at the slots again, and so does the client that [Open] was given. A node that is silent for
+// 2.5 s counts as stopped.
+//
 // When the reply to its renewal names another epoch or ID, each session re-asserts:
 //
 //   - the permits that its client has declared;

@@ -476,7 +476,7 @@ func TestHoldsSurviveASentinelFailover(t *testing.T) {
 		f := newFleet(t, rdb, o, 3)
 		f.holdAll()
 		given := acquire(t, f.clients[1], locks.Exclusive("given"))
-		awaitWrites(t, rdb)
+		awaitWrites(t, rdb, "written")
 		master, replica := s.Members()[0], s.Members()[1]
 		loseReplication(t, master, replica)
 		f.more = []string{"lost"}
@@ -513,7 +513,7 @@ func TestHoldsSurviveASentinelFailover(t *testing.T) {
 		o := locks.Options{Namespace: "killed", Lease: lease, Grace: lease}
 		f := newFleet(t, rdb, o, 2)
 		f.holdAll()
-		awaitWrites(t, rdb)
+		awaitWrites(t, rdb, "written")
 		master, replica := s.Members()[1], s.Members()[0]
 		loseReplication(t, master, replica)
 		f.more = []string{"lost"}
@@ -530,11 +530,12 @@ func TestHoldsSurviveASentinelFailover(t *testing.T) {
 	})
 }
 
-// awaitWrites returns when a replica has everything written through a client.
-func awaitWrites(t *testing.T, rdb redis.UniversalClient) {
+// awaitWrites returns when a replica has everything written through a client before it writes a
+// key.
+func awaitWrites(t *testing.T, rdb redis.UniversalClient, key string) {
 	t.Helper()
 	pipe := rdb.Pipeline()
-	pipe.Set(t.Context(), "written", 1, 0)
+	pipe.Set(t.Context(), key, 1, 0)
 	acks := pipe.Do(t.Context(), "WAIT", 1, 10_000)
 	_, err := pipe.Exec(t.Context())
 	if n, _ := acks.Val().(int64); err != nil || n < 1 {
@@ -579,7 +580,7 @@ func TestHoldsSurviveAClusterThatChanges(t *testing.T) {
 		if !connected {
 			t.Fatal("there is no connection to the replica: the test proves less than it says")
 		}
-		awaitWrites(t, master.Client(t))
+		awaitWrites(t, master.Client(t), "{"+ns+"}")
 		loseReplication(t, master, replicas[0])
 		f.more = []string{"lost"}
 		f.hold(0, t.Context(), locks.Exclusive("lost"))
@@ -638,6 +639,49 @@ func TestHoldsSurviveAClusterThatChanges(t *testing.T) {
 		end()
 		f.survives()
 	})
+}
+
+// TestHoldsSurviveAClusterMasterThatStops stops a master in the middle of its work. No reply names
+// the new one, so the clients must look for it.
+func TestHoldsSurviveAClusterMasterThatStops(t *testing.T) {
+	t.Parallel()
+	for name, stop := range map[string]func(*redistest.Server) error{
+		// It refuses connections.
+		"killed": func(s *redistest.Server) error { s.Kill(); return nil },
+		// It is like a host without power.
+		"silent": (*redistest.Server).Pause,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := redistest.NewCluster(t, redistest.ClusterOptions{NodeTimeout: 4 * time.Second})
+			const ns = "stopped"
+			// It outlives an outage of 9.2 s.
+			o := locks.Options{Namespace: ns, Lease: 20 * time.Second}
+			callers := c.Client(t)
+			f := newFleet(t, callers, o, 3)
+			f.holdAll()
+			master, _, err := c.NodeFor(t.Context(), "{"+ns+"}")
+			if err != nil {
+				t.Fatal(err)
+			}
+			awaitWrites(t, master.Client(t), "{"+ns+"}")
+			o.Name = "stranger"
+			end := f.besiege(c.Client(t), o)
+			if err := stop(master); err != nil {
+				t.Fatal(err)
+			}
+			if err := c.TakeOver(t.Context(), "{"+ns+"}"); err != nil {
+				t.Fatal(err)
+			}
+			f.awaitGrants(2)
+			end()
+			f.survives()
+			// The client that the others were made from has sent nothing meanwhile.
+			if err := callers.Get(t.Context(), "{"+ns+"}").Err(); err != nil {
+				t.Errorf("the caller's client still asks the old master: %v", err)
+			}
+		})
+	}
 }
 
 // TestFaultsUnderAFailoverAreFound runs tests of this file again with faults in the scripts: each

@@ -59,7 +59,7 @@ type greeter struct {
 	recovery *recovery
 	identity *identity
 	changed  func()                // called if it was another server
-	reload   func(context.Context) // for a cluster: its slots have moved
+	reload   func(context.Context) // for a cluster: learn which node has which slots, soon
 }
 
 func (g *greeter) greet(ctx context.Context, via redis.Scripter) error {
@@ -171,7 +171,7 @@ func (n *node) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 			return err // what the script would have got, usually MOVED
 		}
 		err := next(ctx, cmd)
-		n.learn(err)
+		n.learn(ctx, err)
 		return err
 	}
 }
@@ -190,7 +190,7 @@ func (n *node) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Process
 		}
 		err := next(ctx, cmds)
 		for _, cmd := range cmds {
-			n.learn(cmd.Err())
+			n.learn(ctx, cmd.Err())
 		}
 		return err
 	}
@@ -204,9 +204,15 @@ func (n *node) prepare(ctx context.Context, cmd redis.Cmder) error {
 	return n.greet(ctx, n.client)
 }
 
-// learn notices from an error that the server is no longer the master of the space.
-func (n *node) learn(err error) {
-	if code := space.CodeOf(err); code == "MOVED" || code == "READONLY" {
+// learn notices from the error of a command that the server is no longer the master of the space,
+// or may have been replaced as one that stopped. go-redis would keep sending to a server that does
+// not answer, or that has lost sight of the cluster, for as long as its view of the slots lives.
+func (n *node) learn(ctx context.Context, err error) {
+	var reply redis.Error
+	switch code := space.CodeOf(err); {
+	case code == "MOVED" || code == "READONLY":
 		n.ours.Store(false)
+	case code == "CLUSTERDOWN" || err != nil && !errors.As(err, &reply) && !errors.Is(err, context.Canceled):
+		n.greeter.reload(ctx)
 	}
 }

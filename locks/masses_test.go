@@ -111,7 +111,7 @@ func TestMassesOfHoldsSurviveAFailover(t *testing.T) {
 	s := redistest.NewSentinel(t, redistest.SentinelOptions{Replicas: 1, ShippedPace: true, DownAfter: 2 * time.Second})
 	c := openClient(t, s.Client(t), locks.Options{Lease: lease})
 	held := acquireMany(t, c, single, func(i int) []locks.Part { return []locks.Part{locks.Exclusive(fmt.Sprint("part:", i))} })
-	awaitWrites(t, s.Client(t))
+	awaitWrites(t, s.Client(t), "written")
 	survives(t, c, held, func() {
 		if err := s.Failover(t.Context()); err != nil {
 			t.Fatal(err)

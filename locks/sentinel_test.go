@@ -105,7 +105,7 @@ func TestWorkFollowsTheMasterThatSentinelNames(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			awaitWrites(t, s.Client(t))
+			awaitWrites(t, s.Client(t), "written")
 
 			ctx, cancel := context.WithCancel(t.Context())
 			var running sync.WaitGroup

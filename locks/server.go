@@ -289,8 +289,8 @@ func (s server) judge(lease time.Duration) (findings []Finding) {
 	}
 
 	// Compare the longest outage that cuts off no work with the time that a cluster needs: the node
-	// timeout plus about two seconds for the votes.
-	if takes := s.nodeTimeout() + 2*time.Second; s.clustered() {
+	// timeout, about two seconds for the votes, and what a client waits for a node that is silent.
+	if takes := s.nodeTimeout() + 2*time.Second + maxSilence; s.clustered() {
 		if lasts := Outage(lease); lasts < takes {
 			say(Warning, "failover", "a lease of %s outlives an outage of %s, a failover takes about %s "+
 				"(cluster-node-timeout %s): a failover cuts off all work; with the default timeout, 15s, a lease of %s survives it",

@@ -38,8 +38,9 @@ func Outage(lease time.Duration) time.Duration {
 	return trustOf(lease) - cutoffOf(lease) - lease/renewalsPerLease
 }
 
-// ClusterLease is a lease that outlives a failover of a Redis Cluster with its default timeout,
-// which takes 16 to 17 seconds: see [Outage].
+// ClusterLease is a lease that outlives a failover of a Redis Cluster with its default timeout.
+// That takes 16 to 17 seconds, and up to 2.5 more until a client leaves a master that is silent:
+// see [Outage].
 const ClusterLease = 40 * time.Second
 
 // tryOf returns how long one command of the watchdog may take before it is abandoned and sent
