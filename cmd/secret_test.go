@@ -27,7 +27,7 @@ func TestNoSecretReachesRedis(t *testing.T) {
 		_ = r.Write(w) // a debugging server: it echoes the request
 	}))
 	t.Cleanup(service.Close)
-	f, _ := newPackOn(t, []string{"appendonly yes", "appendfsync always"}, `
+	f, _ := newPackOn(t, []string{"appendonly yes"}, `
 jobs:
   ticks:
     every: 1s

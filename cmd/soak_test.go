@@ -366,7 +366,7 @@ func newSoak(t *testing.T, seed uint64) *soak {
 	// On a busy machine it takes longer than so short a lease until all have said what they know.
 	s := &soak{lease: 2 * time.Second, grace: 6 * time.Second, count: make(map[kind]int), fed: os.Getenv("LOCKSTEP_SOAK_FED") != ""}
 	// An append-only file that Redis has rewritten has no past to go back to.
-	s.fleet = newFleet(t, []string{"appendonly yes", "appendfsync always", "auto-aof-rewrite-percentage 0"}, s.soakJobs(), shortLease, "LOCKSTEP_LOCKS__GRACE="+s.grace.String(), "LOCKSTEP_WORKER__DRAIN_TIMEOUT=1500ms")
+	s.fleet = newFleet(t, []string{"appendonly yes", "auto-aof-rewrite-percentage 0"}, s.soakJobs(), shortLease, "LOCKSTEP_LOCKS__GRACE="+s.grace.String(), "LOCKSTEP_WORKER__DRAIN_TIMEOUT=1500ms")
 	s.notes = newNotes(t)
 	s.settings = s.notes.config()
 	s.configure(s.soakJobs())

@@ -69,7 +69,7 @@ func within(t testing.TB, d time.Duration) context.Context {
 	return ctx
 }
 
-const patient = 30 * time.Second
+const patient = time.Minute
 
 func acquire(t testing.TB, c *locks.Client, parts ...locks.Part) *locks.Hold {
 	t.Helper()

@@ -397,7 +397,7 @@ func testKilledBinary(t *testing.T, kind string, count int) {
 
 func TestRestartFromAMomentForgetsLaterWrites(t *testing.T) {
 	t.Parallel()
-	s := redistest.New(t, redistest.Options{Config: []string{"appendonly yes", "appendfsync always"}})
+	s := redistest.New(t, redistest.Options{Config: []string{"appendonly yes"}})
 	rdb := s.Client(t)
 	id := func() string {
 		text, err := rdb.Info(t.Context(), "server").Result()

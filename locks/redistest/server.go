@@ -46,8 +46,8 @@ type Options struct {
 	// text.
 	TLS *TLS
 
-	// Config has additional lines of redis.conf, such as "appendonly yes" or "maxmemory-policy
-	// allkeys-lru".
+	// Config has additional lines of redis.conf, such as "maxmemory-policy allkeys-lru". With
+	// "appendonly yes", a server that is killed loses nothing that it has replied to.
 	Config []string
 }
 
@@ -323,7 +323,8 @@ func (s *Server) writeConfig() error {
 	}
 	lines = append(lines, s.options.TLS.lines(s.kind, s.port)...)
 	if s.kind != sentinel {
-		lines = append(lines, `save ""`, "appendonly no")
+		// A killed process loses nothing that it has written to a file, synced or not.
+		lines = append(lines, `save ""`, "appendonly no", "appendfsync no")
 	}
 	if s.kind == clusterNode {
 		// Outside the data folder, so that a node that loses its data keeps its identity, as one
