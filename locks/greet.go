@@ -205,8 +205,8 @@ func (n *node) prepare(ctx context.Context, cmd redis.Cmder) error {
 }
 
 // learn notices from the error of a command that the server is no longer the master of the space,
-// or may have been replaced as one that stopped. go-redis would keep sending to a server that does
-// not answer, or that has lost sight of the cluster, for as long as its view of the slots lives.
+// or may have stopped and been replaced. go-redis would keep sending to a server that does not
+// answer, or that has lost sight of the cluster, until its view of the slots is a minute old.
 func (n *node) learn(ctx context.Context, err error) {
 	var reply redis.Error
 	switch code := space.CodeOf(err); {
