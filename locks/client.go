@@ -493,8 +493,12 @@ func (c *Client) openSession(ctx context.Context, try time.Duration) (*session, 
 			c.bounds, c.rebind)
 		if err == nil && r.At(0) == "open" {
 			s.setClock(serverClock{space.Time(r.NumberAt(1)), s.dog.from})
-			s.gen = c.begins(generation{r.At(2), r.At(3)}, r.NumberAt(5) == 1)
-			if s.gen != (generation{r.At(2), r.At(3)}) {
+			opened := generation{r.At(2), r.At(3)}
+			// Redis may have lost the limits while there was no session.
+			if err := c.redeclareWithin(ctx, try, opened); err != nil {
+				return nil, nil, errors.Join(err, listener.sub.Close())
+			}
+			if s.gen = c.begins(opened, r.NumberAt(5) == 1); s.gen != opened {
 				s.dog.hurry()
 			}
 			c.recovery.noteLease(r.NumberAt(4), c.lease)

@@ -245,7 +245,8 @@
 // Until its last page is accepted, the session's renewals are refused and its deadline does not
 // move. Afterward the client compares its table with Redis: it releases again what was released
 // meanwhile, and asks again for waits that are missing, at the end of the queue. A session that
-// asserts after the grace period is late and is cut off.
+// asserts after the grace period is late and is cut off. A client that was cut off declares its
+// permits again when it opens its next session.
 //
 // Of two holds on one resource, the one with the higher token wins: its holder was granted later,
 // by a server that did not know of the other. Of permits, those with the lowest tokens lose. A

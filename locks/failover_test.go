@@ -255,6 +255,9 @@ func TestClientThatMissesTheGracePeriodIsCutOff(t *testing.T) {
 	f := newFleet(t, rdb, o, 1)
 	o.Name = "away"
 	away := openClient(t, proxy.Client(t), o)
+	if _, err := away.Declare(t.Context(), "seats", locks.PermitLimit{Permits: 2, Version: 1}); err != nil {
+		t.Fatal(err)
+	}
 	hold := acquire(t, away, locks.Exclusive("a"))
 	kept := f.hold(0, t.Context(), locks.Exclusive("b"))
 	var ended time.Time
@@ -285,6 +288,8 @@ func TestClientThatMissesTheGracePeriodIsCutOff(t *testing.T) {
 	if again.Session() == hold.Session() {
 		t.Errorf("it continues in session %s", again.Session())
 	}
+	// It alone knew of these, and has declared them again.
+	acquire(t, f.clients[0], locks.Permits("seats", 2))
 	if next.Context().Err() != nil {
 		t.Errorf("the hold that was granted meanwhile has ended: %v", next.Lost())
 	}

@@ -204,8 +204,10 @@ func TestServerIsHarmedUnderLoad(t *testing.T) {
 					})
 				}
 			}
-			// It also declares it again, if it was lost, before anything is granted.
-			declarePool(t, clients[0])
+			// Each also declares it again, if it was lost, before it is granted anything.
+			for _, c := range clients {
+				declarePool(t, c)
+			}
 			var running sync.WaitGroup
 			harms, rest := 0, time.Duration(0)
 			if harm.pauses {

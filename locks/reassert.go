@@ -274,6 +274,13 @@ func (c *Client) redeclare(ctx context.Context, gen generation) error {
 	return nil
 }
 
+// redeclareWithin is redeclare for at most as long as one command may take.
+func (c *Client) redeclareWithin(ctx context.Context, try time.Duration, gen generation) error {
+	ctx, cancel := context.WithTimeout(ctx, try)
+	defer cancel()
+	return c.redeclare(ctx, gen)
+}
+
 func (c *Client) redeclareSome(ctx context.Context, names []string) error {
 	pipe := c.beat.Pipeline()
 	loaded := false

@@ -47,7 +47,11 @@ func (f *fixture) enqueueAll(list ledger.List) []ledger.Replied {
 // recorded returns the outstanding runs, sorted.
 func (f *fixture) recorded() []string {
 	f.Helper()
-	return slices.Sorted(maps.Keys(f.rdb.HGetAll(f.Context(), f.key("run")).Val()))
+	runs, err := f.rdb.HGetAll(f.Context(), f.key("run")).Result()
+	if err != nil {
+		f.Fatal(err)
+	}
+	return slices.Sorted(maps.Keys(runs))
 }
 
 func (f *fixture) wantRecorded(when string, want ...string) {

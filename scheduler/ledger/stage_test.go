@@ -86,8 +86,8 @@ func bills(job *jobs.Job, n int) (items []ledger.Request) {
 // them is staged.
 func (f *fixture) wantWhole(when string, n int) {
 	f.Helper()
-	if got := len(f.recorded()); got != n {
-		f.Errorf("%s: %d runs are recorded, want %d", when, got, n)
+	if got, err := f.rdb.HLen(f.Context(), f.key("run")).Result(); err != nil || got != int64(n) {
+		f.Errorf("%s: %d runs are recorded, %v, want %d", when, got, err, n)
 	}
 	if staged := f.rdb.HKeys(f.Context(), f.key("lists")).Val(); len(staged) > 0 {
 		f.Errorf("%s: %q are staged, want nothing", when, staged)
