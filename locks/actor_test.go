@@ -346,6 +346,21 @@ func span(short time.Duration) time.Duration {
 	return min(short*time.Duration(locks.Soak()), time.Minute)
 }
 
+// atLeast returns a context that ends after d if enough has happened by then. A busy machine may
+// stall for seconds: then it ends once enough has happened, and a minute later at the latest.
+func atLeast(t *testing.T, d time.Duration, enough func() bool) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), d+time.Minute)
+	t.Cleanup(cancel)
+	time.AfterFunc(d, func() {
+		for !enough() && ctx.Err() == nil {
+			time.Sleep(10 * time.Millisecond)
+		}
+		cancel()
+	})
+	return ctx
+}
+
 // emptied waits until a space has no hold or wait, and returns how long that took.
 func emptied(t *testing.T, c *locks.Client) time.Duration {
 	t.Helper()

@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -187,12 +188,6 @@ func TestServerIsHarmedUnderLoad(t *testing.T) {
 			server := redistest.New(t, redistest.Options{Config: harm.config})
 			rdb := server.Client(t)
 			j := newJournal()
-			long := span(5 * time.Second)
-			if harm.pauses {
-				long = span(10 * time.Second)
-			}
-			ctx, cancel := context.WithTimeout(t.Context(), long)
-			defer cancel()
 			seed := uint64(time.Now().UnixNano())
 			var clients []*locks.Client
 			var actors cast
@@ -208,12 +203,14 @@ func TestServerIsHarmedUnderLoad(t *testing.T) {
 			for _, c := range clients {
 				declarePool(t, c)
 			}
-			var running sync.WaitGroup
-			harms, rest := 0, time.Duration(0)
+			long, rest := span(5*time.Second), time.Duration(0)
 			if harm.pauses {
 				// This leaves time for grants in between; some harm comes sooner.
-				rest = stormLease
+				long, rest = span(10*time.Second), stormLease
 			}
+			var harms atomic.Int64
+			ctx := atLeast(t, long, func() bool { return harms.Load() > 0 && j.began() > 0 })
+			var running sync.WaitGroup
 			running.Go(func() {
 				random := rand.New(rand.NewPCG(seed, 100))
 				for wait := time.Duration(0); ; wait = time.Duration(random.Float64() * 1.5 * float64(rest)) {
@@ -223,7 +220,7 @@ func TestServerIsHarmedUnderLoad(t *testing.T) {
 					case <-time.After(wait + time.Duration(200+random.IntN(800))*time.Millisecond):
 					}
 					harm.do(t, server, rdb, time.Duration(random.Int64N(int64(harm.away))))
-					harms++
+					harms.Add(1)
 				}
 			})
 			actors.act(ctx)
@@ -232,13 +229,13 @@ func TestServerIsHarmedUnderLoad(t *testing.T) {
 			for _, c := range clients {
 				hold, err := c.Acquire(within(t, afterwards), locks.Exclusive("c", "d"), locks.Shared("e"), locks.Permits(pool, poolSize))
 				if err != nil {
-					t.Fatalf("seed %d: after %d harms: %v", seed, harms, err)
+					t.Fatalf("seed %d: after %d harms: %v", seed, harms.Load(), err)
 				}
 				release(t, hold)
 			}
 			again := time.Since(began)
 			took := emptied(t, clients[0])
-			t.Logf("seed %d: %d harms; all could be had %s after the last one, and was given back after another %s", seed, harms,
+			t.Logf("seed %d: %d harms; all could be had %s after the last one, and was given back after another %s", seed, harms.Load(),
 				again.Round(time.Millisecond), took.Round(time.Millisecond))
 			j.verify(t)
 		})

@@ -78,15 +78,7 @@ func TestNoOverlapInAStorm(t *testing.T) {
 			j := newJournal()
 			healthy := openClient(t, server.Client(t), locks.Options{Namespace: ns, Name: "healthy"})
 			declarePool(t, healthy)
-			ctx, cancel := context.WithTimeout(t.Context(), span(4*time.Second)+time.Minute)
-			defer cancel()
-			// On a busy machine, the first lock may take longer than the storm.
-			time.AfterFunc(span(4*time.Second), func() {
-				for j.began() == 0 && ctx.Err() == nil {
-					time.Sleep(10 * time.Millisecond)
-				}
-				cancel()
-			})
+			ctx := atLeast(t, span(4*time.Second), func() bool { return j.began() > 0 })
 			var storms sync.WaitGroup
 			var actors cast
 			seed := uint64(time.Now().UnixNano())

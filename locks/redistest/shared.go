@@ -105,7 +105,15 @@ func Shared(tb testing.TB) *Server {
 // server, too: use only names under a [Namespace].
 func Client(tb testing.TB) *redis.Client {
 	tb.Helper()
-	return Shared(tb).Client(tb)
+	return healthy(tb, Shared(tb).RedisOptions())
+}
+
+// healthy returns a client of a server that no test harms. Only the machine delays its replies, and
+// it may stall for longer than the 3 s that go-redis waits by default.
+func healthy(tb testing.TB, o *redis.Options) *redis.Client {
+	tb.Helper()
+	o.ReadTimeout = 30 * time.Second
+	return client(tb, o)
 }
 
 // Namespace returns a namespace that no other test has: lower-case letters, digits and inner
@@ -127,5 +135,5 @@ func Each(t *testing.T, test func(t *testing.T, rdb *redis.Client)) {
 // the machine's, and its keys never expire.
 func Mini(tb testing.TB) *redis.Client {
 	tb.Helper()
-	return client(tb, clientOptions("tcp", miniredis.RunT(tb).Addr()))
+	return healthy(tb, clientOptions("tcp", miniredis.RunT(tb).Addr()))
 }

@@ -89,8 +89,8 @@ func (f *fixture) wantWhole(when string, n int) {
 	if got, err := f.rdb.HLen(f.Context(), f.key("run")).Result(); err != nil || got != int64(n) {
 		f.Errorf("%s: %d runs are recorded, %v, want %d", when, got, err, n)
 	}
-	if staged := f.rdb.HKeys(f.Context(), f.key("lists")).Val(); len(staged) > 0 {
-		f.Errorf("%s: %q are staged, want nothing", when, staged)
+	if staged, err := f.rdb.HKeys(f.Context(), f.key("lists")).Result(); err != nil || len(staged) > 0 {
+		f.Errorf("%s: %q are staged, %v, want nothing", when, staged, err)
 	}
 }
 
