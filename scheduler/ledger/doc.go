@@ -107,7 +107,8 @@
 // A script of the lock library knows no runs: it leaves the offer in the index, notifies the
 // session at the desk, and the next [Ledger.Sweep] makes the run due. An offer that is not taken in
 // time lapses. The run stays due and keeps its ticket: when its claim comes, it precedes every
-// younger wait, including their offers.
+// younger wait, including their offers. Its delivery may be behind those of runs that became due
+// later, so the workers of its queue ask for it ([Ledger.Began]).
 //
 // A run in a paused queue gets no offers: no lock should stay reserved for a run that no worker
 // starts. For that the space keeps a copy of the pause flags: a client that pauses or resumes a

@@ -13,7 +13,8 @@ import (
 )
 
 const (
-	// FlowEvery is how often a worker sends what it has begun.
+	// FlowEvery is how often a worker sends what it has begun, and asks for runs with a lapsed
+	// offer.
 	FlowEvery = 5 * time.Second
 	// a queue with a last sample that is older has no worker that sends any
 	flowStale = 4 * FlowEvery
@@ -31,7 +32,11 @@ type Flow struct {
 // Began counts attempts that a worker has begun since its last call, by queue, and takes a sample
 // of each of these queues. The queues are all that the worker serves, including those without an
 // attempt. A call that is sent again counts twice.
-func (l *Ledger) Began(ctx context.Context, began map[string]int64) error {
+//
+// Began also returns the next run of each of these queues, if it has waited for its locks and its
+// delivery is in the queue. Usually its offer has lapsed. That delivery may be behind those of runs
+// that became due later, so a worker should claim the run in the next slot that becomes free.
+func (l *Ledger) Began(ctx context.Context, began map[string]int64) (first []Due, err error) {
 	queues := slices.Sorted(maps.Keys(began))
 	steps := make([]keyedStep, len(queues))
 	for i, queue := range queues {
@@ -40,11 +45,13 @@ func (l *Ledger) Began(ctx context.Context, began map[string]int64) error {
 	var errs []error
 	for i, call := range l.runKeyed(ctx, "flow", steps) {
 		r := call.Read()
-		if r.Number(); r.Err != nil {
+		r.Number()
+		first = append(first, dueOf(r)...)
+		if r.Err != nil {
 			errs = append(errs, fmt.Errorf("count the attempts of queue %s: %w", queues[i], r.Err))
 		}
 	}
-	return errors.Join(errs...)
+	return first, errors.Join(errs...)
 }
 
 // Flows returns the flows of those of the queues that have one: a worker serves them and has sent

@@ -2,6 +2,7 @@ package ledger_test
 
 import (
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -14,7 +15,7 @@ import (
 // began sends attempts that have begun at runs of the queue of the fixture's job.
 func (f *fixture) began(n int64) {
 	f.Helper()
-	if err := f.Began(f.Context(), map[string]int64{f.job.Queue: n}); err != nil {
+	if _, err := f.Began(f.Context(), map[string]int64{f.job.Queue: n}); err != nil {
 		f.Fatal(err)
 	}
 }
@@ -81,6 +82,36 @@ func TestAFlowIsWhatBeganAndTheGrowthOfTheDue(t *testing.T) {
 		f.pass(25 * time.Second) // the first sample is 65 s old
 		f.began(0)
 		f.wantFlow("after a quiet time", 0, 5*60/35.0)
+	})
+}
+
+// TestTheNextRunIsFoundBehindABacklog has a run that was offered its locks. Its delivery may
+// be behind that of a run that became due later.
+func TestTheNextRunIsFoundBehindABacklog(t *testing.T) {
+	each(t, func(f *fixture) {
+		finds := func(when string, want ...ledger.Due) {
+			f.Helper()
+			first, err := f.Began(f.Context(), map[string]int64{f.job.Queue: 0})
+			if err != nil || !slices.Equal(first, want) {
+				f.Errorf("%s: got %+v, %v, want %+v", when, first, err, want)
+			}
+		}
+		due := f.tick(f.job, f.cursor(f.job, 9), 2, ledger.VerdictRun).Due
+		w := f.session("w")
+		finds("neither run has waited")
+		before := f.claim(w, due[0], ledger.ClaimGranted)
+		f.claim(w, due[1], ledger.ClaimWaiting)
+		finds("it waits")
+		f.nextMillisecond()
+		later := f.requested("later")
+		offered := f.finish(before, ledger.OutcomeSuccess, ledger.FinishRecorded).Due[0]
+		finds("its delivery is not in the queue yet")
+		if err := f.Confirm(f.Context(), []ledger.Due{later, offered}); err != nil {
+			f.Fatal(err)
+		}
+		finds("it was due first", offered)
+		f.finish(f.claim(w, offered, ledger.ClaimGranted), ledger.OutcomeSuccess, ledger.FinishRecorded)
+		finds("the other one has not waited")
 	})
 }
 

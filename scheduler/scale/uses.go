@@ -254,7 +254,8 @@ func (m *meter) usesOfRuns() []use {
 		}, func(ctx context.Context) error { return m.work(ctx, bundles, runs, "") }},
 		{"a history", nil, func(ctx context.Context) error { _, err := m.ledger.History(ctx, m.job.Name, 1000); return err }},
 		{"attempts are counted", nil, func(ctx context.Context) error {
-			return m.ledger.Began(ctx, map[string]int64{m.job.Queue: 500})
+			_, err := m.ledger.Began(ctx, map[string]int64{m.job.Queue: 500})
+			return err
 		}},
 		{"the flow of a queue", nil, func(ctx context.Context) error {
 			_, err := m.ledger.Flows(ctx, []string{m.job.Queue})

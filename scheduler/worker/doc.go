@@ -26,8 +26,12 @@
 // locks would be reserved without use. If the claim gives way to a run that has also waited, or is
 // in another queue, and whose delivery is still in its queue, the slot is for that run. If it gives
 // way to any other run, the slot is for the next delivery. When another process freed the locks and
-// no slot is free, the first slot that becomes free within a moment is for the run that was offered
-// them, under the same rule.
+// no slot is free, the first slot that becomes free is for the run that was offered them, under the
+// same rule.
+//
+// The offer lapses after two seconds if all slots are taken for longer, or if the process or Redis
+// stalls. So every 5 s each worker asks whether the next run of a queue has a lapsed offer, and the
+// first slot that becomes free is for that run.
 //
 // The runs of one hot lock may so follow each other in a slot for as long as more of them wait, and
 // no delivery is fetched meanwhile. So each 16th time a worker passes a slot on (turnEvery), the

@@ -40,10 +40,15 @@ func (f flows) take() map[string]int64 {
 }
 
 // sendFlows sends the counts until ctx ends, and then the last ones. Counts that could not be sent
-// are dropped: they may have arrived, and the flow of a queue is for people to see.
+// are dropped: they may have arrived, and the flow of a queue is for people to see. A run with a
+// lapsed offer gets the next slot that becomes free here.
 func (w *Worker) sendFlows(ctx context.Context) {
 	send := func(call context.Context) {
-		if err := w.ledger.Began(call, w.began.take()); err != nil && ctx.Err() == nil {
+		first, err := w.ledger.Began(call, w.began.take())
+		for _, d := range first {
+			w.offers.add(d)
+		}
+		if err != nil && ctx.Err() == nil {
 			w.often.WarnContext(ctx, "could not count the attempts that began here", "call", "flow", "error", err)
 		}
 	}

@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"lockstep/jobs"
 	"lockstep/locks"
+	"lockstep/locks/space"
 	"lockstep/scheduler/ledger"
 	"lockstep/scheduler/worker"
 )
@@ -192,6 +194,74 @@ func TestSlotIsPassedToNoRunThatWasDueLater(t *testing.T) {
 	t.Logf("the run of the bill was number %d of %d", at+1, len(order))
 	if at < backlog {
 		t.Errorf("the run of the bill was number %d, before runs that had been due for longer", at+1)
+	}
+}
+
+// TestLapsedOfferDoesNotSendARunBehindTheBacklog offers a run its locks while no slot is free,
+// for longer than they are reserved. Its delivery is then behind a backlog that became due later.
+func TestLapsedOfferDoesNotSendARunBehindTheBacklog(t *testing.T) {
+	for name, leaves := range map[string]bool{"the worker that was offered it continues": false, "that worker leaves": true} {
+		t.Run(name, func(t *testing.T) { lapsedOffer(t, leaves) })
+	}
+}
+
+func lapsedOffer(t *testing.T, leaves bool) {
+	f := newFleet(t)
+	const backlog, takes = 150, 100 * time.Millisecond
+	var others atomic.Int64
+	settled := make(chan int64, 1) // how many others had begun before
+	settle := f.job("settle", func(context.Context, *jobs.Run[struct{}]) error { settled <- others.Load(); return nil },
+		func(j *jobs.Job) { j.Lock.Exclusive = []string{"bill:1"} })
+	released := make(chan struct{})
+	long := f.job("long", func(ctx context.Context, _ *jobs.Run[struct{}]) error {
+		select {
+		case <-released:
+		case <-ctx.Done():
+		}
+		return context.Cause(ctx)
+	})
+	other := f.job("other", func(context.Context, *jobs.Run[struct{}]) error {
+		others.Add(1)
+		time.Sleep(takes) // the work
+		return nil
+	})
+	client := f.client()
+	hold, err := client.Acquire(t.Context(), locks.Exclusive("bill:1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	one := func(o *worker.Options) { o.Concurrency, o.DrainTimeout = 1, time.Millisecond }
+	w := f.start(one)
+	waits := func(state space.WaitState) func() bool {
+		return func() bool {
+			listing, err := client.Space().Read(t.Context())
+			return err == nil && len(listing.Waits) == 1 && listing.Waits[0].State == state
+		}
+	}
+	f.enqueue(settle, "1")
+	f.await("the run of the bill to wait", waits(space.Waiting))
+	f.awaitState(f.enqueue(long, "1"), ledger.StateRunning)
+	for i := range backlog {
+		f.enqueue(other, fmt.Sprint(i))
+	}
+	if err := hold.Release(); err != nil {
+		t.Fatal(err)
+	}
+	f.await("its offer to lapse", waits(space.Lapsed))
+	if leaves {
+		w.stop()
+		f.start(one)
+	} else {
+		close(released)
+	}
+	select {
+	case n := <-settled:
+		t.Logf("%d of %d others had begun before the run of the bill", n, backlog)
+		if n > backlog-10 {
+			t.Errorf("it began with the end of the backlog, although it was due before all of it")
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("the run of the bill has not begun")
 	}
 }
 

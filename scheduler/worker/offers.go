@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -9,11 +10,13 @@ import (
 
 const (
 	offersMost = 64
-	offerKept  = 1500 * time.Millisecond // less than locks are reserved for a run
+	// By then a worker has asked for runs with a lapsed offer.
+	offerKept = ledger.FlowEvery + time.Second
 )
 
-// offers are runs with reserved locks while no slot is free here. Their deliveries are also
-// pushed, for any worker; the first slot that becomes free here may be faster. The zero value is
+// offers are runs that were offered their locks while no slot was free here. Their deliveries are
+// also in the queue, for any worker; the first slot that becomes free here may be faster. If the
+// run has another worker by then, its claim is stale, and costs a round trip. The zero value is
 // ready.
 type offers struct {
 	mu   sync.Mutex
@@ -27,10 +30,12 @@ type offer struct {
 
 // add keeps a run for the next free slot. Beyond offersMost it leaves the run to its delivery.
 func (o *offers) add(due ledger.Due) {
+	due.Offered = true
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.forget()
-	if len(o.some) < offersMost {
+	known := slices.ContainsFunc(o.some, func(other offer) bool { return other.due.Run == due.Run && other.due.N == due.N })
+	if !known && len(o.some) < offersMost {
 		o.some = append(o.some, offer{due, time.Now().Add(offerKept)})
 	}
 }
