@@ -28,14 +28,15 @@ type offer struct {
 	upto time.Time
 }
 
-// add keeps a run for the next free slot. Beyond offersMost it leaves the run to its delivery.
+// add keeps a run for the next free slot, in place of an earlier offer of the same run. Beyond
+// offersMost it leaves the run to its delivery.
 func (o *offers) add(due ledger.Due) {
 	due.Offered = true
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.forget()
-	known := slices.ContainsFunc(o.some, func(other offer) bool { return other.due.Run == due.Run && other.due.N == due.N })
-	if !known && len(o.some) < offersMost {
+	o.some = slices.DeleteFunc(o.some, func(other offer) bool { return other.due.Run == due.Run })
+	if len(o.some) < offersMost {
 		o.some = append(o.some, offer{due, time.Now().Add(offerKept)})
 	}
 }
