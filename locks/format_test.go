@@ -34,7 +34,7 @@ func build(format int) *space.Impersonator {
 // outlives a stall of a busy machine.
 func openBuild(t *testing.T, rdb redis.UniversalClient, namespace string, format int, more ...func(*Options)) *Client {
 	t.Helper()
-	o := Options{Namespace: namespace, Name: "test", Lease: quick, Grace: -1, impersonate: build(format)}
+	o := Options{Namespace: namespace, Name: "test", Lease: time.Minute, Grace: -1, impersonate: build(format)}
 	for _, change := range more {
 		change(&o)
 	}
@@ -328,7 +328,8 @@ func TestEmptiedSpaceIsNumberedByTheNextOwner(t *testing.T) {
 	t.Run("by an older build that comes first", func(t *testing.T) {
 		t.Parallel()
 		rdb := redistest.New(t, redistest.Options{}).Client(t)
-		newer := openBuild(t, rdb, "space", 2)
+		// the grace period is as long
+		newer := openBuild(t, rdb, "space", 2, func(o *Options) { o.Lease = quick })
 		wantFormats(t, newer, "new", space.Formats{Written: 2, Least: 2})
 		kept, err := newer.Acquire(t.Context(), Exclusive("a"))
 		if err != nil {

@@ -130,7 +130,7 @@ func TestStormFindsFaults(t *testing.T) {
 			t.Parallel()
 			server, ns := redistest.Shared(t), redistest.Namespace(t)
 			j := newJournal()
-			ctx, cancel := context.WithTimeout(t.Context(), patient)
+			ctx, cancel := context.WithTimeout(t.Context(), 4*patient)
 			defer cancel()
 			var running sync.WaitGroup
 			defer running.Wait()
