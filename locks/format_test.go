@@ -361,6 +361,7 @@ func TestEmptiedSpaceIsNumberedByTheNextOwner(t *testing.T) {
 		}
 		emptyAndOpen(t, older, 2)
 		wantFormats(t, older, "made by the newer build", space.Formats{Written: 2, Least: 2})
+		older.Extension().Doubt() // it learns of that now, and not by a renewal in 20 s
 		select {
 		case <-older.Failed():
 		case <-time.After(20 * time.Second):
