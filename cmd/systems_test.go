@@ -1,3 +1,5 @@
+//go:build !race || lint
+
 package cmd_test
 
 import (

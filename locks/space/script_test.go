@@ -364,7 +364,7 @@ func TestFullRedisKeepsLocks(t *testing.T) {
 // and finds everything passed on.
 func TestLargeSessionEndsInSteps(t *testing.T) {
 	t.Parallel()
-	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Large(t, func(t *testing.T, rdb *redis.Client) {
 		for _, way := range []string{"close", "reap"} {
 			r := newRig(t, rdb)
 			if err := r.setTime(1_750_000_000_000_000); err != nil {
@@ -575,25 +575,21 @@ func TestEndOfASessionStaysAsItBegan(t *testing.T) {
 
 func TestLargestBundle(t *testing.T) {
 	t.Parallel()
-	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Large(t, func(t *testing.T, rdb *redis.Client) {
 		r := newRig(t, rdb)
 		r.open(t, "s", 60_000)
-		large := func(id string, n int) string {
-			items := make([]string, n)
-			for i := range n {
+		largest := func(id string) string {
+			items := make([]string, MaxBundle)
+			for i := range items {
 				items[i] = fmt.Sprintf("x%0*d", MaxName, i)
 			}
 			return r.acquire(t, "s", id, 0, 0, items...)[0]
 		}
-		if got := large("s.1", MaxBundle); got != "granted" {
+		if got := largest("s.1"); got != "granted" {
 			t.Fatalf("got %q", got)
 		}
-		n := MaxBundle
-		if strings.HasSuffix(t.Name(), "miniredis") {
-			n = 50 // it sorts a whole queue for each look into it
-		}
 		for _, id := range []string{"s.2", "s.3"} {
-			if got := large(id, n); got != "waiting" {
+			if got := largest(id); got != "waiting" {
 				t.Fatalf("got %q for %s", got, id)
 			}
 		}
@@ -607,8 +603,8 @@ func TestLargestBundle(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(d.own) != n || !strings.HasPrefix(d.hold[0], "s\x00s.2\x1f") {
-			t.Errorf("got %d resources occupied, want %d, by s.2", len(d.own), n)
+		if len(d.own) != MaxBundle || !strings.HasPrefix(d.hold[0], "s\x00s.2\x1f") {
+			t.Errorf("got %d resources occupied, want %d, by s.2", len(d.own), MaxBundle)
 		}
 		for calls := 0; r.do(t, "close", "s")[0] != "ended"; calls++ {
 			if calls > 100 {

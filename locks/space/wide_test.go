@@ -18,7 +18,7 @@ func TestOneOldWaitBarsAWideBundle(t *testing.T) {
 		"alike":  func(i int) string { return fmt.Sprintf("account:%04d", i) },
 		"unlike": func(i int) string { return fmt.Sprintf("%c%dé", 'a'+rune(i*7%26), i) },
 	}
-	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Large(t, func(t *testing.T, rdb *redis.Client) {
 		for like, name := range naming {
 			// every so many names have young waits in their queues
 			for _, each := range []int{0, 7, 1} {

@@ -364,7 +364,7 @@ func TestRepeatsAfterAWhileAreAnEntryOfTheirOwn(t *testing.T) {
 
 // The audit is bounded by age, by number, and, for the counts of repeats, also by number.
 func TestTheAuditIsBounded(t *testing.T) {
-	each(t, func(f *fixture) {
+	large(t, func(f *fixture) {
 		ctx := f.Context()
 		now := f.now()
 		old := func(days int) string {

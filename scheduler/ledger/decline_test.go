@@ -31,7 +31,7 @@ func (f *fixture) decline(client *locks.Client, due ledger.Due, why string) ledg
 // TestARunThatNoWorkerCanDoGrowsNothing lets four workers of two builds decline one run 1,000
 // times.
 func TestARunThatNoWorkerCanDoGrowsNothing(t *testing.T) {
-	each(t, func(f *fixture) {
+	large(t, func(f *fixture) {
 		due := f.run()
 		var workers []*locks.Client
 		for i := range 4 {

@@ -134,7 +134,7 @@ func TestABadRequestDoesNotAffectTheOthersOfItsList(t *testing.T) {
 }
 
 func TestAListIsBounded(t *testing.T) {
-	each(t, func(f *fixture) {
+	large(t, func(f *fixture) {
 		f.session("w")
 		job := bulky("a")
 		items := make([]ledger.Request, ledger.MaxRequests+1)

@@ -48,10 +48,22 @@ type fixture struct {
 	lease time.Duration // of the sessions; 0: the default
 }
 
+// each runs a test on redis-server and on miniredis.
 func each(t *testing.T, test func(f *fixture)) {
 	t.Helper()
 	t.Parallel()
-	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
+	redistest.Each(t, withFixture(test))
+}
+
+// large runs a test at a size that hurts: see [redistest.Large].
+func large(t *testing.T, test func(f *fixture)) {
+	t.Helper()
+	t.Parallel()
+	redistest.Large(t, withFixture(test))
+}
+
+func withFixture(test func(f *fixture)) func(t *testing.T, rdb *redis.Client) {
+	return func(t *testing.T, rdb *redis.Client) {
 		namespace := redistest.Namespace(t)
 		space, err := locks.NewSpace(rdb, namespace)
 		if err != nil {
@@ -60,7 +72,7 @@ func each(t *testing.T, test func(f *fixture)) {
 		// No session renews itself while a test that takes long removes what it has stored: a
 		// renewal would begin a grace period of its own.
 		test(&fixture{T: t, rdb: rdb, namespace: namespace, Ledger: ledger.New(rdb, space), job: newJob("j"), lease: 10 * time.Minute})
-	})
+	}
 }
 
 // now returns the time of the server.

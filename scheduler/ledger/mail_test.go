@@ -390,7 +390,7 @@ func TestTargetsThatNoWorkerHasHideNoOthers(t *testing.T) {
 }
 
 func TestMessagesBeyondTheLimitAreCounted(t *testing.T) {
-	each(t, func(f *fixture) {
+	large(t, func(f *fixture) {
 		for i := range 1003 { // more than the limit
 			if err := f.AddMail(f.Context(), fmt.Sprint(i), jobs.EventRefused, "w", "x", []string{"ops"}); err != nil {
 				f.Fatal(err)

@@ -551,24 +551,6 @@ func TestAWorkerThatAssertsLateForgetsNothingMeanwhile(t *testing.T) {
 			a.say()
 			f.wantState(due.Run, ledger.StateRetrying)
 		},
-		"older ends remain to be asserted": func(f *fixture) {
-			a := f.worker("a")
-			runs := a.ends(310, func(*jobs.Job) {})
-			retried := f.requested("retried")
-			a.finish(a.claim(a.client, retried, ledger.ClaimGranted), ledger.OutcomeRetry, ledger.FinishRecorded)
-			more := a.ends(310, func(*jobs.Job) {})
-			f.lose(a)
-			if err := a.Assert(f.Context(), a.client.Session(), a.lost, "config", []*jobs.Job{a.job}); err != nil {
-				f.Fatal(err)
-			}
-			a.hear()
-			f.lose(a)
-			a.say()
-			f.wantState(retried.Run, ledger.StateRetrying)
-			for _, run := range slices.Concat(runs, more) {
-				f.wantState(run, ledger.StateSucceeded)
-			}
-		},
 		"it was reading the outstanding runs": func(f *fixture) {
 			a := f.worker("a")
 			due := a.ticks(2)
@@ -588,6 +570,29 @@ func TestAWorkerThatAssertsLateForgetsNothingMeanwhile(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) { each(t, test) })
 	}
+}
+
+// TestAWorkerWithOlderEndsToAssertForgetsNothing: Redis is emptied again before it has asserted
+// them.
+func TestAWorkerWithOlderEndsToAssertForgetsNothing(t *testing.T) {
+	large(t, func(f *fixture) {
+		a := f.worker("a")
+		runs := a.ends(310, func(*jobs.Job) {})
+		retried := f.requested("retried")
+		a.finish(a.claim(a.client, retried, ledger.ClaimGranted), ledger.OutcomeRetry, ledger.FinishRecorded)
+		more := a.ends(310, func(*jobs.Job) {})
+		f.lose(a)
+		if err := a.Assert(f.Context(), a.client.Session(), a.lost, "config", []*jobs.Job{a.job}); err != nil {
+			f.Fatal(err)
+		}
+		a.hear()
+		f.lose(a)
+		a.say()
+		f.wantState(retried.Run, ledger.StateRetrying)
+		for _, run := range slices.Concat(runs, more) {
+			f.wantState(run, ledger.StateSucceeded)
+		}
+	})
 }
 
 func TestCursorsSurviveOneLossAfterAnother(t *testing.T) {
@@ -1029,7 +1034,7 @@ func TestAPollUnderWayKeepsNoPositionInLostNews(t *testing.T) {
 // TestManyAttemptsThatEndDuringAnAssertionAreAssertedAsEnded: Redis has lost the attempts, so that
 // their ends do not count before they are asserted.
 func TestManyAttemptsThatEndDuringAnAssertionAreAssertedAsEnded(t *testing.T) {
-	each(t, func(f *fixture) {
+	large(t, func(f *fixture) {
 		f.job.Overlap = jobs.OverlapAllow
 		a := f.worker("a")
 		var attempts []attempt

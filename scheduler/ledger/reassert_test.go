@@ -35,7 +35,7 @@ func (f *fixture) wantForgotten(run jobs.RunID) {
 // TestWhatEndedLastIsAssertedFirst empties Redis after more ends than are asserted before the
 // session is renewed: a worker with many must not lose its session over the older ones.
 func TestWhatEndedLastIsAssertedFirst(t *testing.T) {
-	each(t, func(f *fixture) {
+	large(t, func(f *fixture) {
 		a := f.worker("a")
 		runs := a.ends(340, func(*jobs.Job) {})
 		f.lose(a)
@@ -145,7 +145,7 @@ func TestAnEndThatIsOlderThanTheHistoryStillEndsItsRun(t *testing.T) {
 // TestOlderEndsAreNotAssertedAfterTheGracePeriod ends the grace period before a worker has asserted
 // all.
 func TestOlderEndsAreNotAssertedAfterTheGracePeriod(t *testing.T) {
-	each(t, func(f *fixture) {
+	large(t, func(f *fixture) {
 		a := f.worker("a")
 		runs := a.ends(310, func(*jobs.Job) {})
 		f.lose(a)
@@ -195,7 +195,7 @@ func (a around) call(ctx context.Context, send func() error) error {
 // TestALossDuringAnAssertionForgetsItsReplies has Redis lose all data after it has replied that it
 // still has some ends: they must be asserted after the second loss.
 func TestALossDuringAnAssertionForgetsItsReplies(t *testing.T) {
-	each(t, func(f *fixture) {
+	large(t, func(f *fixture) {
 		a := f.worker("a")
 		runs := a.ends(310, func(*jobs.Job) {})
 		f.grace(a) // nothing is lost

@@ -307,7 +307,7 @@ func TestARefusalAfterAListIsStaged(t *testing.T) {
 
 // TestStagedListsAreBounded: so many senders have died, and no worker records what they left.
 func TestStagedListsAreBounded(t *testing.T) {
-	each(t, func(f *fixture) {
+	large(t, func(f *fixture) {
 		cut := &cutSender{}
 		sender := f.sender(cut)
 		for n := range 205 {

@@ -89,9 +89,7 @@ func hotBill(t *testing.T, takes time.Duration) {
 			return err == nil && n == int64(i+1)
 		})
 	}
-	for i := range backlog {
-		f.enqueue(other, fmt.Sprint(i))
-	}
+	f.enqueueMany(other, backlog)
 	if err := hold.Release(); err != nil {
 		t.Fatal(err)
 	}
@@ -173,9 +171,7 @@ func TestSlotIsPassedToNoRunThatWasDueLater(t *testing.T) {
 	f.start(func(o *worker.Options) { o.Concurrency = 1 })
 	f.enqueue(holds, "1")
 	f.await("the first run to begin", func() bool { mu.Lock(); defer mu.Unlock(); return len(order) == 1 })
-	for i := range backlog {
-		f.enqueue(other, fmt.Sprint(i))
-	}
+	f.enqueueMany(other, backlog)
 	waits, err := f.ledger.Enqueue(t.Context(), ledger.Request{Job: settle, ID: "1", Trigger: ledger.TriggerEnqueue})
 	if err != nil {
 		t.Fatal(err)
@@ -241,9 +237,7 @@ func lapsedOffer(t *testing.T, leaves bool) {
 	f.enqueue(settle, "1")
 	f.await("the run of the bill to wait", waits(space.Waiting))
 	f.awaitState(f.enqueue(long, "1"), ledger.StateRunning)
-	for i := range backlog {
-		f.enqueue(other, fmt.Sprint(i))
-	}
+	f.enqueueMany(other, backlog)
 	if err := hold.Release(); err != nil {
 		t.Fatal(err)
 	}

@@ -190,6 +190,29 @@ func (f *fleet) enqueue(job *jobs.Job, id string) jobs.RunID {
 	return enqueued.Run
 }
 
+// enqueueMany enqueues n runs of a job: "0", "1" and so on.
+func (f *fleet) enqueueMany(job *jobs.Job, n int) {
+	f.Helper()
+	var items []ledger.Request
+	for i := range n {
+		items = append(items, ledger.Request{Job: job, ID: fmt.Sprint(i), Trigger: ledger.TriggerEnqueue})
+	}
+	for some := range slices.Chunk(items, ledger.MaxRequests) {
+		replies, err := f.ledger.EnqueueAll(f.Context(), ledger.List{Items: some})
+		if err != nil {
+			f.Fatal(err)
+		}
+		var due []ledger.Due
+		for _, reply := range replies {
+			if reply.Err != nil {
+				f.Fatal(reply.Err)
+			}
+			due = append(due, reply.Due...)
+		}
+		f.pushAndConfirm(due...)
+	}
+}
+
 func (f *fleet) pushAndConfirm(due ...ledger.Due) {
 	f.Helper()
 	q, err := queue.New(f.rdb, f.namespace)
