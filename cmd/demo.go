@@ -62,11 +62,15 @@ removes its files.`,
 			return misuse(cmd, "the demo brings its own Redis and config: --redis and --config are for lockstep start")
 		}
 		t.manners.Store(orderly)
-		// If the reader of stdout exits, the demo ends in order. Without this, SIGPIPE would kill
-		// the process at its next line.
-		ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGPIPE)
+		// If the reader of stdout exits, the demo ends in order: the write of its next line fails.
+		// Uncaught, SIGPIPE would kill the process then. It also comes when the embedded Redis or
+		// the page replies to a client that has closed its connection, which ends nothing.
+		caught := make(chan os.Signal, 1)
+		signal.Notify(caught, syscall.SIGPIPE)
+		defer signal.Stop(caught)
+		ctx, stop := context.WithCancel(cmd.Context())
 		defer stop()
-		d := &demo{tool: t, workers: workers, out: &lines{w: t.stdout, colours: colours(t.stdout)}}
+		d := &demo{tool: t, workers: workers, out: &lines{w: t.stdout, unread: stop, colours: colours(t.stdout)}}
 		err := d.run(ctx, net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), flags.Changed("port"))
 		if ctx.Err() != nil && errors.Is(err, context.Canceled) {
 			return nil // a signal came during the start
@@ -300,13 +304,16 @@ func lastLine(path string) string {
 type lines struct {
 	mu      sync.Mutex
 	w       io.Writer
+	unread  func() // is called when the reader of w has exited
 	colours bool
 }
 
 func (l *lines) print(text string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	_, _ = io.WriteString(l.w, text) // if the reader has exited, SIGPIPE ends the demo
+	if _, err := io.WriteString(l.w, text); errors.Is(err, syscall.EPIPE) {
+		l.unread()
+	}
 }
 
 // say prints one line that begins with the time.

@@ -1,7 +1,9 @@
 package cmd
 
 import (
+	"bufio"
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -180,6 +182,60 @@ func TestKilledDemoIsForgotten(t *testing.T) {
 	}
 	for _, w := range workers {
 		eventually(t, 30*time.Second, "the worker has ended", func() bool { return gone(w.PID) })
+	}
+}
+
+// Clients of the demo's Redis come and go, also while it replies to them: writing to a connection
+// that was closed raises SIGPIPE, as writing to a closed stdout does.
+func TestDemoOutlivesItsClients(t *testing.T) {
+	t.Parallel()
+	env := toolEnv(t)
+	demo := launch(t, env, "demo", "--port", "0", "--workers", "1")
+	eventually(t, time.Minute, "the banner", func() bool { return strings.Contains(demo.stdout.String(), "try:") })
+	address := regexp.MustCompile(`embedded Redis on (\S+?),`).FindStringSubmatch(demo.stdout.String())
+	if address == nil {
+		t.Fatalf("no address in %q", demo.stdout.String())
+	}
+	for range 10 {
+		client, err := net.Dial("tcp", address[1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		// The first reply finds the connection closed, and the second one has a broken pipe.
+		script := "for i = 1, 300000 do end return 1"
+		command := fmt.Sprintf("*3\r\n$4\r\nEVAL\r\n$%d\r\n%s\r\n$1\r\n0\r\n", len(script), script)
+		if _, err := client.Write([]byte(command + command)); err != nil {
+			t.Fatal(err)
+		}
+		client.Close()
+	}
+	said := len(demo.stdout.String())
+	eventually(t, 30*time.Second, "another run succeeds", func() bool {
+		return !demo.hasEnded() && strings.Contains(demo.stdout.String()[said:], " succeeded on demo-1.")
+	})
+}
+
+func TestDemoEndsInOrderWithTheReaderOfItsOutput(t *testing.T) {
+	t.Parallel()
+	env := toolEnv(t)
+	reader, writer, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	demo := launchWith(t, toolPath, env, func(p *process) { p.Stdout = writer }, "demo", "--port", "0", "--workers", "1")
+	writer.Close()
+	if line, err := bufio.NewReader(reader).ReadString('\n'); err != nil || !strings.HasPrefix(line, "lockstep demo: ") {
+		t.Fatalf("%q, %v", line, err)
+	}
+	reader.Close()
+	if code := demo.code(time.Minute); code != 0 || demo.stderr.String() != "" {
+		t.Errorf("exit code %d, %q", code, demo.stderr.String())
+	}
+	for _, variable := range []string{"HOME", "TMPDIR"} {
+		if left := filesIn(t, value(env, variable)); len(left) > 0 {
+			t.Errorf("%s: left over: %v", variable, left)
+		}
 	}
 }
 
