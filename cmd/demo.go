@@ -127,7 +127,11 @@ func (d *demo) run(ctx context.Context, listen string, explicit bool) (err error
 	if d.conn, err = newConnection(rdb, settings, nil); err != nil {
 		return err
 	}
-	d.acts = d.operator(d.conn)
+	d.acts = admin.NewOperator(d.conn.ledger, d.conn.queue, d.conn.pusher.Push, nil, func(err error) {
+		if !errors.Is(err, context.Canceled) { // else the demo ends, or a client has left
+			d.out.say(red, "%v", err)
+		}
+	})
 	server, err := web.New(web.Options{Reader: d.conn.reader, Operator: d.acts, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return err
