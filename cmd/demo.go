@@ -73,7 +73,7 @@ removes its files.`,
 		d := &demo{tool: t, workers: workers, out: &lines{w: t.stdout, unread: stop, colours: colours(t.stdout)}}
 		err := d.run(ctx, net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), flags.Changed("port"))
 		if ctx.Err() != nil && errors.Is(err, context.Canceled) {
-			return nil // a signal came during the start
+			return nil // a signal came during the start, or the reader of stdout exited
 		}
 		return err
 	}
