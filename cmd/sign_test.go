@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"lockstep/locks/redistest"
 )
@@ -39,11 +38,11 @@ jobs:
 		Refused int    `json:"refused_runs"`
 	}
 	var workers []worker
-	eventually(t, time.Minute, "a worker", func() bool {
+	eventually(t, "a worker", func() bool {
 		workers = ask[[]worker](t, plain, "worker", "ls")
 		return len(workers) == 1
 	})
-	eventually(t, time.Minute, "its job", func() bool { return len(ask[[]any](t, plain, "job", "ls")) == 1 })
+	eventually(t, "its job", func() bool { return len(ask[[]any](t, plain, "job", "ls")) == 1 })
 	if len(workers[0].Key) != 8 {
 		t.Errorf("the worker shows the key %q, want the id of one", workers[0].Key)
 	}
@@ -84,7 +83,7 @@ jobs:
 			t.Errorf("the metrics lack %s", want)
 		}
 	}
-	eventually(t, time.Minute, "the worker to show all refusals", func() bool {
+	eventually(t, "the worker to show all refusals", func() bool {
 		workers = ask[[]worker](t, plain, "worker", "ls")
 		return len(workers) == 1 && workers[0].Refused == 3
 	})
