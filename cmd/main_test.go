@@ -56,7 +56,7 @@ func testMain(m *testing.M) int {
 	plainPath = toolPath
 	if raceEnabled {
 		err = buildTool(toolPath, "-race")
-		plainPath = filepath.Join(folder, "lockstep-plain")
+		plainPath = filepath.Join(folder, "plain", "lockstep")
 	}
 	if err = errors.Join(err, buildTool(plainPath)); err != nil {
 		fmt.Fprintln(os.Stderr, err)
