@@ -150,12 +150,12 @@ jobs:
 	}
 	first := launch(t, worker, "start")
 	launch(t, worker, "start")
-	eventually(t, "two workers", func() bool { return len(ask[[]any](t, reader, "worker", "ls")) == 2 })
+	eventually(t, time.Minute, "two workers", func() bool { return len(ask[[]any](t, reader, "worker", "ls")) == 2 })
 	// A list of requests that its sender has left: the workers and doctor look at it.
 	if err := admin.HSet(t.Context(), "{lockstep}:lists", "l:x", "no list", "n:x", "1 0").Err(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the jobs", func() bool { return len(ask[[]any](t, reader, "job", "ls")) == 5 })
+	eventually(t, time.Minute, "the jobs", func() bool { return len(ask[[]any](t, reader, "job", "ls")) == 5 })
 
 	run := strings.TrimSpace(does(producer, 0, "enqueue", "hello", "--id", "p1"))
 	if run != "hello#default/p1" {
@@ -181,7 +181,7 @@ jobs:
 		does(reader, 0, args...)
 	}
 	for _, id := range []string{run, later, "bill#0", "bill#1", "bill#2"} {
-		eventually(t, id+" to succeed", func() bool {
+		eventually(t, time.Minute, id+" to succeed", func() bool {
 			stdout, _, code := runTool(t, reader, "run", "show", id, "-o", "json")
 			return code == 0 && strings.Contains(stdout, `"state": "succeeded"`)
 		})
@@ -191,7 +191,7 @@ jobs:
 		_ = syscall.Kill(child, syscall.SIGKILL)
 	}
 	does(operator, 0, "run", "cancel", "long#l", "--yes")
-	eventually(t, "the end of a canceled run", func() bool {
+	eventually(t, time.Minute, "the end of a canceled run", func() bool {
 		stdout, _, _ := runTool(t, reader, "run", "show", "long#l", "-o", "json")
 		return strings.Contains(stdout, `"state": "canceled"`)
 	})

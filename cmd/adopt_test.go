@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/hibiken/asynq"
 )
@@ -38,14 +39,14 @@ jobs:
 	send("settle", "broken", "bill 7")
 	send("settle", "without", `{"bil": 7}`)
 	send("mail:send", "foreign", "hello")
-	eventually(t, "all tasks are runs", func() bool {
+	eventually(t, 30*time.Second, "all tasks are runs", func() bool {
 		return len(ask[[]runJSON](t, f.env, "run", "ls")) == tasks+2
 	})
 	victim := f.workers[f.busiest(0)]
 	victim.killChild()
 
 	var list []runJSON
-	eventually(t, "all runs have ended", func() bool {
+	eventually(t, time.Minute, "all runs have ended", func() bool {
 		list = ask[[]runJSON](t, f.env, "run", "ls")
 		for _, run := range list {
 			if run.State != "succeeded" && run.State != "failed" {
@@ -84,7 +85,7 @@ jobs:
 	f.checkOverlap()
 
 	send("settle", "bill-3", `{"bill": 3}`) // the same ID, after the end of its run
-	eventually(t, "the same id is a new run", func() bool {
+	eventually(t, 30*time.Second, "the same id is a new run", func() bool {
 		list = ask[[]runJSON](t, f.env, "run", "ls")
 		return len(list) == tasks+3
 	})

@@ -77,7 +77,7 @@ jobs:
 	f.await(run, "lost")
 	f.await(f.enqueue("poison", "x"), "failed")
 	f.settled()
-	eventually(t, "both workers serve metrics again", func() bool { return len(f.measured()) == 2 })
+	eventually(t, time.Minute, "both workers serve metrics again", func() bool { return len(f.measured()) == 2 })
 	p.discover()
 
 	// The third worker has another definition of a job, and another clock.
@@ -93,7 +93,7 @@ jobs:
 			t.Fatalf("lockstep %v: exit code %d: %s", args, code, stderr)
 		}
 	}
-	eventually(t, "the third worker is ready", func() bool { return strings.Contains(canary.stderr.String(), "worker is ready") })
+	eventually(t, time.Minute, "the third worker is ready", func() bool { return strings.Contains(canary.stderr.String(), "worker is ready") })
 	p.discover() // duty passes to it, since the others have drifted
 	pile(0)
 	p.wait(`fleet:lockstep_queue_due_runs:max{queue="unserved"}`, "12")
@@ -107,7 +107,7 @@ jobs:
 			t.Logf("these have fired: %v", fired)
 		}
 	}()
-	eventually(t, "every alert fires", func() bool {
+	eventually(t, 90*time.Second, "every alert fires", func() bool {
 		p.discover() // a child that a crash has replaced serves metrics at another address
 		for alert := range p.firing() {
 			if fired[alert] == 0 {
@@ -128,7 +128,7 @@ jobs:
 
 	server.Kill()
 	began = time.Now()
-	eventually(t, "the alerts about Redis fire", func() bool {
+	eventually(t, 90*time.Second, "the alerts about Redis fire", func() bool {
 		now := p.firing()
 		return now["LockstepRedisUnreachable"] && now["LockstepNoWorker"]
 	})

@@ -34,7 +34,7 @@ func TestNamesCompleteFromRedis(t *testing.T) {
 		{"queue pause ", []string{"default"}},
 	} {
 		// On a very busy machine, Redis may not reply within the time that a shell waits.
-		eventually(t, fmt.Sprintf("%q completes to %q", c.args, c.want), func() bool {
+		eventually(t, time.Minute, fmt.Sprintf("%q completes to %q", c.args, c.want), func() bool {
 			stdout, _, code := runTool(t, f.env, append([]string{"__complete"}, strings.Split(c.args, " ")...)...)
 			got, _, directive := strings.Cut(stdout, ":4\n") // no files
 			return code == 0 && directive && strings.Join(strings.Fields(got), " ") == strings.Join(c.want, " ")

@@ -158,7 +158,7 @@ func (f *fleet) startAll(n int) {
 	for range n {
 		f.start()
 	}
-	eventually(f.t, "all workers are up and have registered their jobs", func() bool {
+	eventually(f.t, 30*time.Second, "all workers are up and have registered their jobs", func() bool {
 		return len(f.up()) >= len(f.workers) && !slices.ContainsFunc(f.workers, func(w *process) bool {
 			return !strings.Contains(w.stderr.String(), "worker is ready")
 		})
@@ -182,7 +182,7 @@ func (f *fleet) show(run string) runJSON {
 func (f *fleet) await(run, state string) runJSON {
 	f.t.Helper()
 	var got runJSON
-	eventually(f.t, run+" is "+state, func() bool {
+	eventually(f.t, 2*time.Minute, run+" is "+state, func() bool {
 		got = f.show(run)
 		return got.State == state
 	})
@@ -194,7 +194,7 @@ func (f *fleet) await(run, state string) runJSON {
 func (f *fleet) held(run string) int {
 	f.t.Helper()
 	pid := 0
-	eventually(f.t, run+" has got to its place", func() bool {
+	eventually(f.t, 30*time.Second, run+" has got to its place", func() bool {
 		text, err := os.ReadFile(filepath.Join(filepath.Dir(f.effects), run))
 		if err != nil {
 			return false
@@ -506,18 +506,18 @@ jobs:
 	if err := syscall.Kill(stopped, syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the old attempt is canceled", func() bool {
+	eventually(t, 30*time.Second, "the old attempt is canceled", func() bool {
 		text, err := os.ReadFile(f.effects)
 		return err == nil && strings.Contains(string(text), "canceled "+runs[1]+" 1 ")
 	})
 	if err := os.WriteFile(gate, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the old attempt's success is refused", func() bool {
+	eventually(t, 30*time.Second, "the old attempt's success is refused", func() bool {
 		return strings.Contains(f.workers[0].stderr.String(), `"outcome":"succeeded","recorded":"fenced"`)
 	})
 	f.takenOver(runs[1], lostLease, at) // still the same outcome
-	eventually(t, "both workers work", func() bool { return len(ask[[]workerJSON](t, f.env, "worker", "ls")) == 2 })
+	eventually(t, 30*time.Second, "both workers work", func() bool { return len(ask[[]workerJSON](t, f.env, "worker", "ls")) == 2 })
 	if child := f.workers[0].worker(); child != stopped {
 		t.Errorf("the parent has child %d, was %d: it must leave one alone that is only stopped", child, stopped)
 	}
@@ -550,7 +550,7 @@ func TestOrphansAreDeadBeforeTheSessionEnds(t *testing.T) {
 			f, _ := newPack(t, `jobs: {spawns: {handler: spawns, args: {effects: EFFECTS}}}`, long, withHandlers+"=1", burialFault+"="+fault)
 			f.startAll(2)
 			run := f.enqueue("spawns", "x")
-			eventually(t, "the orphan works", func() bool { return exists(f.effects) })
+			eventually(t, 30*time.Second, "the orphan works", func() bool { return exists(f.effects) })
 			worker, _ := f.runner(run)
 			took := f.takenOver(run, crashed, worker.killChild())
 			t.Logf("the next attempt began after %s", took)
@@ -612,7 +612,7 @@ func TestFiveCrashesInAMinuteEndTheParent(t *testing.T) {
 	f.startAll(1)
 	worker := f.workers[0]
 	for i := range maxCrashes {
-		eventually(t, "another child works", func() bool { return strings.Count(worker.stderr.String(), "worker is ready") == i+1 })
+		eventually(t, 30*time.Second, "another child works", func() bool { return strings.Count(worker.stderr.String(), "worker is ready") == i+1 })
 		worker.killChild()
 	}
 	if got := worker.code(20 * time.Second); got != exitFailed {
@@ -642,7 +642,7 @@ jobs: {short: {command: [sh, -c, "until [ -e `+gate+` ]; do sleep 0.05; done"]}}
 		t.Fatal(err)
 	}
 	worker.signal(syscall.SIGTERM)
-	eventually(t, "it drains", func() bool {
+	eventually(t, 30*time.Second, "it drains", func() bool {
 		w := ask[[]workerJSON](t, f.env, "worker", "ls")
 		return len(w) == 1 && w[0].State == "draining"
 	})
@@ -672,7 +672,7 @@ jobs: {during: {command: HOLD}}
 	if got.Crashes != 0 || len(got.Attempts) != 2 || *got.Attempts[0].Outcome != "handed back" {
 		t.Errorf("%+v, want it handed back, with nothing counted", got)
 	}
-	eventually(t, "the child has ended", func() bool { return !goesOn(child) })
+	eventually(t, 20*time.Second, "the child has ended", func() bool { return !goesOn(child) })
 	if goesOn(command) {
 		t.Error("its command continues")
 	}
@@ -693,7 +693,7 @@ jobs: {during: {command: HOLD}}
 		f.held(run)
 		worker := f.workers[0]
 		worker.signal(syscall.SIGTERM)
-		eventually(t, "it drains", func() bool {
+		eventually(t, 30*time.Second, "it drains", func() bool {
 			up := ask[[]workerJSON](t, f.env, "worker", "ls")
 			return len(up) == 1 && up[0].State == "draining"
 		})
@@ -720,7 +720,7 @@ func TestCrashDuringAnOutageHeals(t *testing.T) {
 		t.Fatal(err)
 	}
 	killed := worker.killChild()
-	eventually(t, "the next child finds no Redis", func() bool {
+	eventually(t, 30*time.Second, "the next child finds no Redis", func() bool {
 		return strings.Contains(worker.stderr.String(), "could not be ended") && strings.Contains(worker.stderr.String(), "no Redis answers")
 	})
 	f.healed(server, run, crashed, killed)
@@ -739,7 +739,7 @@ func TestCrashIsReportedWhenRedisAnswersAfterTheNextStart(t *testing.T) {
 	dead := worker.worker()
 	must(t, server.Pause())
 	killed := worker.killChild()
-	eventually(t, "the next child has started", func() bool {
+	eventually(t, 30*time.Second, "the next child has started", func() bool {
 		next := worker.worker()
 		return next != 0 && next != dead && strings.Contains(worker.stderr.String(), "could not be ended")
 	})
@@ -806,13 +806,13 @@ func TestRefusedConfigAndACrash(t *testing.T) {
 			t.Fatalf("config reload exits with %d: %q, %q; want %d", code, stdout, stderr, exitConfig)
 		}
 		worker.killChild()
-		eventually(t, "the parent logs the cause", func() bool {
+		eventually(t, 30*time.Second, "the parent logs the cause", func() bool {
 			said := worker.stderr.String()
 			return strings.Count(said, "no worker is running after a crash") > i && strings.Contains(said, "the config has errors, and the previous config was lost")
 		})
 		write(t, config, good)
 		worker.signal(syscall.SIGHUP) // so that the parent does not wait
-		eventually(t, "another child works", func() bool {
+		eventually(t, 60*time.Second, "another child works", func() bool {
 			up := ask[[]workerJSON](t, f.env, "worker", "ls")
 			return len(up) == 1 && up[0].PID == worker.worker() && strings.Count(worker.stderr.String(), "worker is ready") == i+2
 		})

@@ -32,7 +32,7 @@ func TestDemo(t *testing.T) {
 	env := toolEnv(t)
 	demo := launch(t, env, "demo", "--port", "0")
 	page := ""
-	eventually(t, "the banner", func() bool {
+	eventually(t, time.Minute, "the banner", func() bool {
 		if found := regexp.MustCompile(`(?m)^  page +(\S+)$`).FindStringSubmatch(demo.stdout.String()); found != nil {
 			page = found[1]
 		}
@@ -78,7 +78,7 @@ func TestDemo(t *testing.T) {
 	// Kill the worker of the long run.
 	var before runJSON
 	var killed int // a process
-	eventually(t, "the long run is running, and the demo says how to kill its worker", func() bool {
+	eventually(t, 30*time.Second, "the long run is running, and the demo says how to kill its worker", func() bool {
 		if !strings.Contains(demo.stdout.String(), "and see it move") {
 			return false
 		}
@@ -99,7 +99,7 @@ func TestDemo(t *testing.T) {
 		t.Fatal(err)
 	}
 	var after runJSON
-	eventually(t, "the run has moved", func() bool {
+	eventually(t, 30*time.Second, "the run has moved", func() bool {
 		after = ask[runJSON](t, env, "run", "show", before.ID)
 		return len(after.Attempts) > len(before.Attempts)
 	})
@@ -107,13 +107,13 @@ func TestDemo(t *testing.T) {
 	if second.Worker == first.Worker || second.token() <= first.token() || after.Crashes != 1 {
 		t.Errorf("after the kill: %+v, crashes %d, before: %+v; want another worker, a higher token and one crash", second, after.Crashes, first)
 	}
-	eventually(t, "the demo reports it and has a new worker", func() bool {
+	eventually(t, 30*time.Second, "the demo reports it and has a new worker", func() bool {
 		said := demo.stdout.String()
 		return strings.Contains(said, first.Worker+" (pid ") && strings.Contains(said, ") has died: its runs move") && strings.Contains(said, before.ID+" has moved from "+first.Worker+" to "+second.Worker) &&
 			len(ask[[]workerJSON](t, env, "worker", "ls")) == 3
 	})
 
-	eventually(t, "a line has the worker and the outcome of a tick of beat", func() bool {
+	eventually(t, 30*time.Second, "a line has the worker and the outcome of a tick of beat", func() bool {
 		return regexp.MustCompile(`(?m)^\d\d:\d\d:\d\d  beat@\S+ succeeded on demo-\d\.\S+ in `).MatchString(demo.stdout.String())
 	})
 
@@ -165,9 +165,9 @@ func TestKilledDemoIsForgotten(t *testing.T) {
 	t.Parallel()
 	env := toolEnv(t)
 	demo := launch(t, env, "demo", "--port", "0", "--workers", "1")
-	eventually(t, "the banner", func() bool { return strings.Contains(demo.stdout.String(), "try:") })
+	eventually(t, time.Minute, "the banner", func() bool { return strings.Contains(demo.stdout.String(), "try:") })
 	workers := ask[[]workerJSON](t, env, "worker", "ls")
-	eventually(t, "something runs", func() bool {
+	eventually(t, 20*time.Second, "something runs", func() bool {
 		return len(ask[[]runJSON](t, env, "run", "ls", "--job", "long-haul", "--state", "running")) == 1
 	})
 	demo.signal(syscall.SIGKILL)
@@ -181,7 +181,7 @@ func TestKilledDemoIsForgotten(t *testing.T) {
 		t.Errorf("the file of a dead demo still exists: %v", left)
 	}
 	for _, w := range workers {
-		eventually(t, "the worker has ended", func() bool { return gone(w.PID) })
+		eventually(t, 30*time.Second, "the worker has ended", func() bool { return gone(w.PID) })
 	}
 }
 
@@ -191,7 +191,7 @@ func TestDemoOutlivesItsClients(t *testing.T) {
 	t.Parallel()
 	env := toolEnv(t)
 	demo := launch(t, env, "demo", "--port", "0", "--workers", "1")
-	eventually(t, "the banner", func() bool { return strings.Contains(demo.stdout.String(), "try:") })
+	eventually(t, time.Minute, "the banner", func() bool { return strings.Contains(demo.stdout.String(), "try:") })
 	address := regexp.MustCompile(`embedded Redis on (\S+?),`).FindStringSubmatch(demo.stdout.String())
 	if address == nil {
 		t.Fatalf("no address in %q", demo.stdout.String())
@@ -210,7 +210,7 @@ func TestDemoOutlivesItsClients(t *testing.T) {
 		client.Close()
 	}
 	said := len(demo.stdout.String())
-	eventually(t, "another run succeeds", func() bool {
+	eventually(t, 30*time.Second, "another run succeeds", func() bool {
 		return !demo.hasEnded() && strings.Contains(demo.stdout.String()[said:], " succeeded on demo-1.")
 	})
 }

@@ -20,7 +20,7 @@ func lineFeed(t *testing.T, env []string, config string) (p *process, feed *os.F
 	must(t, syscall.Mkfifo(pipe, 0o600))
 	p = launch(t, env, "enqueue", "hello", "-c", config, "--args-lines", pipe, "--id", "{line}")
 	p.told = true
-	eventually(t, "it reads the pipe", func() bool {
+	eventually(t, 20*time.Second, "it reads the pipe", func() bool {
 		// refused until the pipe has a reader
 		writer, err := os.OpenFile(pipe, os.O_WRONLY|syscall.O_NONBLOCK, 0)
 		feed = writer
@@ -57,7 +57,7 @@ func TestAFileOfRequestsIsContinued(t *testing.T) {
 
 	p, feed := lineFeed(t, env, config)
 	write(feed, 1, 3)
-	eventually(t, "three lines are recorded before the fourth has come", func() bool { return strings.Count(p.stdout.String(), "\n") == 3 })
+	eventually(t, 20*time.Second, "three lines are recorded before the fourth has come", func() bool { return strings.Count(p.stdout.String(), "\n") == 3 })
 	p.signal(syscall.SIGINT)
 	if code := p.code(20 * time.Second); code != exitInterrupted || !strings.Contains(p.stderr.String(), "lockstep: interrupted; the lines up to 3 are recorded; to continue, repeat the command with --id '{line}'") {
 		t.Errorf("exit code %d, %s; want %d and what is recorded", code, p.stderr, exitInterrupted)
@@ -65,10 +65,10 @@ func TestAFileOfRequestsIsContinued(t *testing.T) {
 
 	p, feed = lineFeed(t, env, config)
 	write(feed, 1, 5)
-	eventually(t, "five lines are recorded", func() bool { return strings.Count(p.stdout.String(), "\n") == 5 })
+	eventually(t, 20*time.Second, "five lines are recorded", func() bool { return strings.Count(p.stdout.String(), "\n") == 5 })
 	proxy.Set(redistest.Faults{DropReplies: true})
 	write(feed, 6, 400)
-	eventually(t, "lines are recorded, but their replies are lost", func() bool { return len(recorded()) > 5 })
+	eventually(t, 20*time.Second, "lines are recorded, but their replies are lost", func() bool { return len(recorded()) > 5 })
 	proxy.Set(redistest.Faults{})
 	proxy.Cut()
 	must(t, feed.Close())

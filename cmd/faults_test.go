@@ -250,7 +250,7 @@ jobs:
 		}
 		return found
 	}
-	eventually(t, "the jobs are known", func() bool { return len(cursors()) == 3 })
+	eventually(t, 20*time.Second, "the jobs are known", func() bool { return len(cursors()) == 3 })
 	f.drain()
 	down := time.Now().Add(-3 * time.Minute).Truncate(10 * time.Second)
 	for name := range cursors() {
@@ -264,7 +264,7 @@ jobs:
 	began := time.Now()
 	f.startAll(1)
 	up := time.Now()
-	eventually(t, "all ticks are decided", func() bool {
+	eventually(t, 20*time.Second, "all ticks are decided", func() bool {
 		for _, cursor := range cursors() {
 			if cursor.Before(up.Add(-10 * time.Second)) {
 				return false
@@ -273,7 +273,7 @@ jobs:
 		return true
 	})
 	t.Logf("the ticks of three minutes were decided %s after the start of a worker", time.Since(began))
-	eventually(t, "all runs have ended", func() bool {
+	eventually(t, 30*time.Second, "all runs have ended", func() bool {
 		return !slices.ContainsFunc(f.runs(), func(r runJSON) bool { return !r.final() })
 	})
 	for name, want := range map[string]string{"none": "missed", "last": "missed", "all": "succeeded"} {
@@ -410,7 +410,7 @@ func TestFaultDeliveryNeverSentLostOrDoubled(t *testing.T) {
 	again := doubled
 	again.N++
 	push(again)
-	eventually(t, "the late deliveries are removed", func() bool {
+	eventually(t, 20*time.Second, "the late deliveries are removed", func() bool {
 		for _, n := range []int64{doubled.N, again.N} {
 			if alive, err := conn.queue.AllAlive(t.Context(), []ledger.Due{{Run: doubled.Run, N: n, Queue: doubled.Queue}}); err != nil || alive[0] {
 				return false
@@ -447,7 +447,7 @@ func TestFaultClaimsArriveLateAndTwice(t *testing.T) {
 	to := time.Now()
 	f.drain()
 	f.startAll(1) // two have to begin again, to find what may be left
-	eventually(t, "a run after that", func() bool {
+	eventually(t, time.Minute, "a run after that", func() bool {
 		return slices.ContainsFunc(f.runs(), func(run runJSON) bool { return run.Created.After(to) && run.final() })
 	})
 	f.drain()
@@ -506,7 +506,7 @@ func TestFaultRedisAwayForLong(t *testing.T) {
 		t.Fatal(err)
 	}
 	away := time.Now()
-	eventually(t, "the command is dead", func() bool { return !goesOn(command) })
+	eventually(t, 20*time.Second, "the command is dead", func() bool { return !goesOn(command) })
 	took := time.Since(away)
 	t.Logf("with a lease of %s the command was dead after %s", lease, took)
 	pause(t.Context(), 2*lease-took) // by Redis' clock the session is over, too
@@ -531,7 +531,7 @@ func TestFaultOutageSharedByTheFleet(t *testing.T) {
 	running := func() (list []runJSON) {
 		return ask[[]runJSON](t, f.env, "run", "ls", "--state", "running")
 	}
-	eventually(t, "all are running", func() bool { return len(running()) == runs })
+	eventually(t, 30*time.Second, "all are running", func() bool { return len(running()) == runs })
 	if err := server.Pause(); err != nil {
 		t.Fatal(err)
 	}
@@ -540,7 +540,7 @@ func TestFaultOutageSharedByTheFleet(t *testing.T) {
 		t.Fatal(err)
 	}
 	var all []runJSON
-	eventually(t, "all are running again", func() bool {
+	eventually(t, time.Minute, "all are running again", func() bool {
 		all = running()
 		return len(all) == runs && !slices.ContainsFunc(all, func(run runJSON) bool { return len(run.Attempts) < 2 })
 	})
@@ -586,7 +586,7 @@ func TestFaultWallClockIsStepped(t *testing.T) {
 	if err := syscall.Kill(worker.worker(), syscall.SIGUSR2); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the clock is stepped", func() bool {
+	eventually(t, 30*time.Second, "the clock is stepped", func() bool {
 		return strings.Contains(worker.stderr.String(), "the wall clock is 8 s ahead")
 	})
 	pause(t.Context(), 2*lease)
@@ -653,7 +653,7 @@ jobs:
 	}
 	for _, run := range []string{held, revoked} {
 		var got runJSON
-		eventually(t, run+" has its second attempt", func() bool {
+		eventually(t, 30*time.Second, run+" has its second attempt", func() bool {
 			got = f.show(run)
 			return len(got.Attempts) == 2 && got.final()
 		})
@@ -667,7 +667,7 @@ jobs:
 		}
 	}
 	write(t, gate, "") // now the first attempts say that they have succeeded
-	eventually(t, "both are told that it does not count", func() bool {
+	eventually(t, 20*time.Second, "both are told that it does not count", func() bool {
 		return strings.Count(f.workers[0].stderr.String(), `"outcome":"succeeded","recorded":"fenced"`) == 2
 	})
 	for _, run := range []string{held, revoked} {
@@ -707,7 +707,7 @@ func (f *fleet) enqueueMany(job string, n int, args any) {
 func (f *fleet) hold(lock string) (release func()) {
 	f.t.Helper()
 	p := launchProgram(f.t, toolPath, f.env, "lock", "exec", "--exclusive", lock, "--", "sh", "-c", "echo held; exec sleep 1000")
-	eventually(f.t, lock+" is held", func() bool { return strings.Contains(p.stdout.String(), "held") })
+	eventually(f.t, 20*time.Second, lock+" is held", func() bool { return strings.Contains(p.stdout.String(), "held") })
 	return func() {
 		p.signal(syscall.SIGTERM)
 		p.code(20 * time.Second)
@@ -746,7 +746,7 @@ func (f *fleet) waiting(lock string, n int) []string {
 	f.t.Helper()
 	conn := f.connection()
 	var runs []string
-	eventually(f.t, fmt.Sprintf("%d runs wait for %s", n, lock), func() bool {
+	eventually(f.t, time.Minute, fmt.Sprintf("%d runs wait for %s", n, lock), func() bool {
 		found, err := conn.reader.Lock(f.t.Context(), lock)
 		if err != nil {
 			f.t.Fatal(err)
@@ -811,7 +811,7 @@ jobs:
 		}
 		return len(left)
 	}
-	eventually(t, "all slots work off the backlog", func() bool { return outstanding() < backlog-16 })
+	eventually(t, 20*time.Second, "all slots work off the backlog", func() bool { return outstanding() < backlog-16 })
 	behind := outstanding()
 	release()
 	for _, run := range settle {
@@ -897,7 +897,7 @@ jobs:
 	if err := conn.rdb.Set(t.Context(), "asynq:{default}:paused", time.Now().Unix(), 0).Err(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the queue is paused", func() bool {
+	eventually(t, 20*time.Second, "the queue is paused", func() bool {
 		for _, q := range ask[[]struct {
 			Queue  string
 			Paused bool

@@ -169,7 +169,7 @@ func (f *fleet) busiest(otherwise int) int {
 // settled waits until all workers are up, except those that have crashed too often.
 func (f *fleet) settled() {
 	f.t.Helper()
-	eventually(f.t, "all workers are up", func() bool {
+	eventually(f.t, time.Minute, "all workers are up", func() bool {
 		f.workers = slices.DeleteFunc(f.workers, (*process).hasEnded)
 		up := f.up()
 		return !slices.ContainsFunc(f.workers, func(p *process) bool {
@@ -205,7 +205,7 @@ func (f *fleet) finish() {
 	// long as they end.
 	const patience = 2 * time.Minute
 	least, since := int64(math.MaxInt64), time.Now()
-	eventually(f.t, "all runs have ended", func() bool {
+	eventually(f.t, 20*time.Minute, "all runs have ended", func() bool {
 		left, err := conn.rdb.HLen(f.t.Context(), "{lockstep}:run").Result()
 		if err == nil && left < least {
 			least, since = left, time.Now()

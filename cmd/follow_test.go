@@ -37,7 +37,7 @@ jobs:
 	first, second := launch(t, f.env, "run", "output", "-f", run), launch(t, f.env, "run", "output", run, "--follow")
 	prints := func(p *process, text string) {
 		t.Helper()
-		eventually(t, p.name+" prints "+text, func() bool { return strings.Contains(p.stdout.String()+p.stderr.String(), text) })
+		eventually(t, time.Minute, p.name+" prints "+text, func() bool { return strings.Contains(p.stdout.String()+p.stderr.String(), text) })
 	}
 	prints(first, "run "+run+" does not run yet: ")
 	if _, stderr, code := runTool(t, f.env, "queue", "resume", "default"); code != 0 {

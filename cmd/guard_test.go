@@ -97,7 +97,7 @@ func TestGuardNeedsLittleMemory(t *testing.T) {
 	go func() {
 		done <- commands.Run(t.Context(), command.Spec{Argv: []string{"sh", "-c", "echo $PPID > " + pid + ".new; mv " + pid + ".new " + pid + "; exec sleep 1000"}, Signals: stop})
 	}()
-	eventually(t, "the command runs", func() bool { return exists(pid) })
+	eventually(t, 20*time.Second, "the command runs", func() bool { return exists(pid) })
 	text, err := os.ReadFile(pid)
 	if err != nil {
 		t.Fatal(err)
@@ -140,7 +140,7 @@ esac
 	write(t, f.config, "jobs: {leaves: {command: [sh, "+script+"], lock: "+anyLock+", retry: {max: 1, initial: 100ms}}}")
 	f.startAll(1)
 	run := f.enqueue("leaves", "x")
-	eventually(t, "the daemon works", func() bool { return exists(f.effects) })
+	eventually(t, 20*time.Second, "the daemon works", func() bool { return exists(f.effects) })
 	guards := childrenOf(f.workers[0].worker())
 	if len(guards) != 1 {
 		t.Fatalf("the worker has the children %v, want a guard", guards)

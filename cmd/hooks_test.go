@@ -121,7 +121,7 @@ func TestOnStartIsRetriedAfterACrash(t *testing.T) {
 	f.startAll(1)
 	write(t, filepath.Join(folder, "refuse"), "")
 	f.workers[0].killChild()
-	eventually(t, "the next one cannot start", func() bool {
+	eventually(t, time.Minute, "the next one cannot start", func() bool {
 		said := f.workers[0].stderr.String()
 		return strings.Contains(said, "the next one cannot start") && strings.Contains(said, `"because":"OnStart: no database at 10.0.0.7"`)
 	})

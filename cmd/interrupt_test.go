@@ -14,7 +14,7 @@ func TestSignalEndsACommandThatReadsAPipe(t *testing.T) {
 	pipe := filepath.Join(t.TempDir(), "pipe.yaml")
 	must(t, syscall.Mkfifo(pipe, 0o600))
 	check := launch(t, toolEnv(t), "check", pipe)
-	eventually(t, "it reads the pipe", func() bool {
+	eventually(t, 20*time.Second, "it reads the pipe", func() bool {
 		// refused until the pipe has a reader
 		writer, err := os.OpenFile(pipe, os.O_WRONLY|syscall.O_NONBLOCK, 0)
 		if err == nil {

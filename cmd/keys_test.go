@@ -3,6 +3,7 @@ package cmd
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"lockstep/locks/redistest"
 )
@@ -14,7 +15,7 @@ func TestDefinitionOfANewerBuildIsShownAndNotRun(t *testing.T) {
 	server := redistest.New(t, redistest.Options{})
 	env := toolEnv(t, "REDIS_URL="+server.URL(), "LOCKSTEP_ADMIN__LISTEN=127.0.0.1:0")
 	launch(t, env, "start", "-c", writeFile(t, "lockstep.yaml", "jobs: {hello: {command: [\"true\"]}}\n"))
-	eventually(t, "its job", func() bool { return len(ask[[]any](t, env, "job", "ls")) == 1 })
+	eventually(t, time.Minute, "its job", func() bool { return len(ask[[]any](t, env, "job", "ls")) == 1 })
 	rdb := server.Client(t)
 	const def = "{lockstep}:def"
 	before, err := rdb.HGet(t.Context(), def, "hello").Result()
@@ -36,7 +37,7 @@ func TestDefinitionOfANewerBuildIsShownAndNotRun(t *testing.T) {
 	if definition, err := rdb.HGet(t.Context(), "{lockstep}:defs", name).Result(); err != nil || definition != newer {
 		t.Errorf("the run %q has %q, %v, want the definition byte by byte: %q", body, definition, err, newer)
 	}
-	eventually(t, "the run to be left to a newer build, with the key named", func() bool {
+	eventually(t, time.Minute, "the run to be left to a newer build, with the key named", func() bool {
 		stdout, _, code := runTool(t, env, "run", "show", "hello#x")
 		return code == 0 && strings.Contains(stdout, "no worker knows the keys of its definition (retry.on)")
 	})

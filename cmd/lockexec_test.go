@@ -19,7 +19,7 @@ func underLock(t *testing.T, server *redistest.Server, lease string) (p *process
 	t.Helper()
 	env = toolEnv(t, "REDIS_URL="+server.URL(), "LOCKSTEP_LOCKS__LEASE="+lease)
 	p = launch(t, env, "lock", "exec", "--exclusive", "a", "--", "sh", "-c", "echo $$; exec sleep 300")
-	eventually(t, "the command prints its id", func() bool {
+	eventually(t, 30*time.Second, "the command prints its id", func() bool {
 		var err error
 		command, err = strconv.Atoi(strings.TrimSpace(p.stdout.String()))
 		return err == nil
@@ -116,19 +116,19 @@ func TestSignalEndsTheReleaseOfLockExec(t *testing.T) {
 	gate, pid := filepath.Join(t.TempDir(), "gate"), 0
 	p := launch(t, toolEnv(t, "REDIS_URL="+server.URL(), "LOCKSTEP_LOCKS__LEASE=5m"),
 		"lock", "exec", "--exclusive", "a", "--", "sh", "-c", "echo $$; until [ -e "+gate+" ]; do sleep 0.05; done; exit 7")
-	eventually(t, "the command prints its id", func() bool {
+	eventually(t, 30*time.Second, "the command prints its id", func() bool {
 		var err error
 		pid, err = strconv.Atoi(strings.TrimSpace(p.stdout.String()))
 		return err == nil
 	})
 	must(t, server.Pause())
 	write(t, gate, "")
-	eventually(t, "the command has ended", func() bool { return gone(pid) })
+	eventually(t, 30*time.Second, "the command has ended", func() bool { return gone(pid) })
 	// Signals arrive until the process has ended, so one of them arrives while it exits.
-	for limit := time.After(patient); !p.hasEnded(); {
+	for limit := time.After(20 * time.Second); !p.hasEnded(); {
 		select {
 		case <-limit:
-			t.Fatalf("lock exec does not end within %s", patient)
+			t.Fatal("lock exec does not end within 20s")
 		default:
 			_ = p.Process.Signal(syscall.SIGTERM) // it may end at this moment
 		}

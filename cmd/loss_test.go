@@ -41,7 +41,7 @@ jobs:
   quick: {command: ["true"]}
 `, "LOCKSTEP_LOCKS__LEASE=10s")
 			f.startAll(3)
-			eventually(t, "a tick", func() bool { return len(f.succeeded("tick")) > 0 })
+			eventually(t, time.Minute, "a tick", func() bool { return len(f.succeeded("tick")) > 0 })
 			// the data after this moment is lost, unless all of it is
 			moment, err := server.Moment()
 			if err != nil {
@@ -53,18 +53,18 @@ jobs:
 			f.await(waits, "waiting")
 			quick := f.enqueue("quick", "c")
 			f.await(quick, "succeeded")
-			eventually(t, "ticks", func() bool { return len(f.succeeded("tick")) > 2 })
+			eventually(t, time.Minute, "ticks", func() bool { return len(f.succeeded("tick")) > 2 })
 			before := f.show(work)
 
 			lost := time.Now()
 			if err := lose(t, server, moment); err != nil {
 				t.Fatal(err)
 			}
-			eventually(t, "what was running is known again", func() bool {
+			eventually(t, time.Minute, "what was running is known again", func() bool {
 				_, _, code := runTool(t, f.env, "run", "show", work)
 				return code == 0
 			})
-			eventually(t, "ticks after the loss", func() bool {
+			eventually(t, 2*time.Minute, "ticks after the loss", func() bool {
 				ran := f.succeeded("tick")
 				return len(ran) > 0 && ran[len(ran)-1].Tick.After(lost.Add(20*time.Second))
 			})

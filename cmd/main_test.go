@@ -286,14 +286,11 @@ func ask[T any](t *testing.T, env []string, args ...string) T {
 	return answer
 }
 
-// patient bounds every wait: a busy machine may stall for a minute.
-const patient = 3 * time.Minute
-
 // eventually waits until a condition holds. It pauses for longer if an answer takes long: most of
 // these conditions start a process, and the tests beside this one need the CPU as well.
-func eventually(t *testing.T, what string, holds func() bool) {
+func eventually(t *testing.T, within time.Duration, what string, holds func() bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patient)
+	ctx, cancel := context.WithTimeout(t.Context(), within)
 	defer cancel()
 	for {
 		asked := time.Now()
@@ -301,7 +298,7 @@ func eventually(t *testing.T, what string, holds func() bool) {
 			return
 		}
 		if !pause(ctx, min(max(20*time.Millisecond, 2*time.Since(asked)), 500*time.Millisecond)) {
-			t.Fatalf("not within %s: %s", patient, what)
+			t.Fatalf("not within %s: %s", within, what)
 		}
 	}
 }

@@ -93,7 +93,7 @@ func (s *systemd) value(name string) string {
 // awaits waits until the last value of a variable begins with this text.
 func (s *systemd) awaits(t *testing.T, name, text string) {
 	t.Helper()
-	eventually(t, name+" is "+text, func() bool { return strings.HasPrefix(s.value(name), text) })
+	eventually(t, 30*time.Second, name+" is "+text, func() bool { return strings.HasPrefix(s.value(name), text) })
 }
 
 // The manager learns that a worker is ready when /readyz does, and not before, and it learns each
@@ -119,7 +119,7 @@ func TestServiceManagerFollowsReadiness(t *testing.T) {
 	must(t, server.Client(t).ConfigSet(t.Context(), "maxmemory", "1").Err())
 	s.awaits(t, "STATUS", "not ready: redis is not usable")
 	before := s.count("WATCHDOG=1")
-	eventually(t, "the watchdog is fed although Redis refuses writes", func() bool { return s.count("WATCHDOG=1") >= before+5 })
+	eventually(t, 30*time.Second, "the watchdog is fed although Redis refuses writes", func() bool { return s.count("WATCHDOG=1") >= before+5 })
 	must(t, server.Client(t).ConfigSet(t.Context(), "maxmemory", "0").Err())
 	s.awaits(t, "STATUS", "ready, ")
 	if got := s.count("READY=1"); got != 1 {
@@ -147,7 +147,7 @@ func TestServiceManagerFollowsReloads(t *testing.T) {
 	reloads := func(n int) {
 		t.Helper()
 		f.workers[0].signal(syscall.SIGHUP)
-		eventually(t, "the reload ends", func() bool { return s.count("RELOADING=1") == n && s.count("READY=1") == n+1 })
+		eventually(t, 30*time.Second, "the reload ends", func() bool { return s.count("RELOADING=1") == n && s.count("READY=1") == n+1 })
 	}
 	reloads(1)
 	if got, err := strconv.ParseInt(s.value("MONOTONIC_USEC"), 10, 64); err != nil || got < now.Nano()/1000 {
@@ -156,12 +156,12 @@ func TestServiceManagerFollowsReloads(t *testing.T) {
 	write(t, f.config, "jobs: {works: {comand: x}}")
 	reloads(2)
 	s.awaits(t, "STATUS", "ready, as ")
-	eventually(t, "the status says that the new config has errors", func() bool {
+	eventually(t, 30*time.Second, "the status says that the new config has errors", func() bool {
 		return strings.HasSuffix(s.value("STATUS"), "; the new config has errors, the old one stays")
 	})
 	write(t, f.config, `jobs: {works: {command: ["false"]}}`)
 	reloads(3)
-	eventually(t, "the status of a good config", func() bool { return !strings.Contains(s.value("STATUS"), "errors") })
+	eventually(t, 30*time.Second, "the status of a good config", func() bool { return !strings.Contains(s.value("STATUS"), "errors") })
 }
 
 // The parent could feed a watchdog forever, so it does so only when the child answers.
@@ -174,14 +174,14 @@ func TestWatchdogIsNotFedForAChildThatHangs(t *testing.T) {
 	fed := func(more int) {
 		t.Helper()
 		before := s.count("WATCHDOG=1")
-		eventually(t, "the watchdog is fed", func() bool { return s.count("WATCHDOG=1") >= before+more })
+		eventually(t, 30*time.Second, "the watchdog is fed", func() bool { return s.count("WATCHDOG=1") >= before+more })
 	}
 	s.awaits(t, "READY", "1")
 	fed(3)
 	child := f.workers[0].worker()
 	must(t, syscall.Kill(child, syscall.SIGSTOP))
 	last, since := -1, time.Now()
-	eventually(t, "the watchdog is not fed for five times its time", func() bool {
+	eventually(t, 30*time.Second, "the watchdog is not fed for five times its time", func() bool {
 		if now := s.count("WATCHDOG=1"); now != last {
 			last, since = now, time.Now()
 		}
@@ -192,7 +192,7 @@ func TestWatchdogIsNotFedForAChildThatHangs(t *testing.T) {
 
 	// A crash is not a hang: the parent repairs it.
 	must(t, syscall.Kill(child, syscall.SIGKILL))
-	eventually(t, "another child works", func() bool { next := f.workers[0].worker(); return next != 0 && next != child })
+	eventually(t, 30*time.Second, "another child works", func() bool { next := f.workers[0].worker(); return next != 0 && next != child })
 	fed(3)
 }
 
@@ -221,7 +221,7 @@ func TestWatchdogIsFedWhileNoChildCanStart(t *testing.T) {
 	must(t, syscall.Kill(f.workers[0].worker(), syscall.SIGKILL))
 	s.awaits(t, "STATUS", "not ready: no worker is running after a crash: OnStart: no database at 10.0.0.7")
 	before := s.count("WATCHDOG=1")
-	eventually(t, "the watchdog is fed", func() bool { return s.count("WATCHDOG=1") >= before+10 })
+	eventually(t, 30*time.Second, "the watchdog is fed", func() bool { return s.count("WATCHDOG=1") >= before+10 })
 	must(t, os.Remove(filepath.Join(folder, "refuse")))
 	s.awaits(t, "STATUS", "ready, ")
 }

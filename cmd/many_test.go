@@ -38,7 +38,7 @@ func TestHundredThousandJobsStartAndIdle(t *testing.T) {
 	began := time.Now()
 	launchProgram(t, tool, env, "start", "--watch")
 	var pid int
-	eventually(t, "the worker is up", func() bool {
+	eventually(t, 2*time.Minute, "the worker is up", func() bool {
 		workers := ask[[]workerJSON](t, env, "worker", "ls")
 		if len(workers) == 1 {
 			pid = workers[0].PID
@@ -46,7 +46,7 @@ func TestHundredThousandJobsStartAndIdle(t *testing.T) {
 		return pid != 0
 	})
 	t.Logf("there after %s", time.Since(began).Round(100*time.Millisecond))
-	eventually(t, "a tick has run", func() bool {
+	eventually(t, time.Minute, "a tick has run", func() bool {
 		out, _, code := runTool(t, env, "job", "history", "beat", "-o", "json")
 		return code == 0 && strings.Contains(out, `"succeeded"`)
 	})

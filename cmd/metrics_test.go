@@ -68,7 +68,7 @@ func (f *fleet) sums() (sums map[string]float64, duty *measured) {
 func (f *fleet) wantSums(when string, want map[string]float64) (duty *measured) {
 	f.t.Helper()
 	var got map[string]float64
-	eventually(f.t, when, func() bool {
+	eventually(f.t, time.Minute, when, func() bool {
 		var all map[string]float64
 		all, duty = f.sums()
 		got = maps.Clone(want)

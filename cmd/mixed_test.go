@@ -16,7 +16,7 @@ func (f *fleet) startWith(config string, more ...string) *process {
 	f.t.Helper()
 	env := slices.Concat(f.env, []string{"LOCKSTEP_CONFIG=" + writeFile(f.t, "lockstep.yaml", config)}, more)
 	p := launch(f.t, env, "start")
-	eventually(f.t, "the worker has registered its jobs", func() bool { return strings.Contains(p.stderr.String(), "worker is ready") })
+	eventually(f.t, 30*time.Second, "the worker has registered its jobs", func() bool { return strings.Contains(p.stderr.String(), "worker is ready") })
 	return p
 }
 
@@ -56,14 +56,14 @@ func testCanaryLeaves(t *testing.T, leave func(canary *process)) {
 	f := newFleet(t, nil, nil)
 	const config = `jobs: {tick: {every: 1s, overlap: queue, description: %s, command: ["true"]}}`
 	f.startWith(fmt.Sprintf(config, "old"))
-	eventually(t, "the job is registered", func() bool {
+	eventually(t, 30*time.Second, "the job is registered", func() bool {
 		_, _, code := runTool(t, f.env, "job", "show", "tick")
 		return code == 0
 	})
 	ran := func(more int) {
 		t.Helper()
 		before, _ := f.outcomes("tick")
-		eventually(t, "more ticks", func() bool {
+		eventually(t, 30*time.Second, "more ticks", func() bool {
 			now, _ := f.outcomes("tick")
 			return now["succeeded"] >= before["succeeded"]+more
 		})
@@ -71,11 +71,11 @@ func testCanaryLeaves(t *testing.T, leave func(canary *process)) {
 	ran(2)
 	active := func() string { return ask[struct{ Description string }](t, f.env, "job", "show", "tick").Description }
 	canary := f.startWith(fmt.Sprintf(config, "new"))
-	eventually(t, "the newer definition is active", func() bool { return active() == "new" })
+	eventually(t, 30*time.Second, "the newer definition is active", func() bool { return active() == "new" })
 	ran(2)
 	began := time.Now()
 	leave(canary)
-	eventually(t, "the older definition is active", func() bool { return active() == "old" })
+	eventually(t, 30*time.Second, "the older definition is active", func() bool { return active() == "old" })
 	took := time.Since(began)
 	ran(3)
 	count, slowest := f.outcomes("tick")
@@ -99,7 +99,7 @@ func TestFaultOneWorkerHasTheHandler(t *testing.T) {
 		f.startWith(config)
 	}
 	first := f.enqueue("bill", "early")
-	eventually(t, "the run has the reason that no worker has its handler", func() bool {
+	eventually(t, 30*time.Second, "the run has the reason that no worker has its handler", func() bool {
 		waits := ask[struct {
 			State      string
 			Attempts   []attemptJSON
@@ -144,12 +144,12 @@ func TestFaultRenamedQueue(t *testing.T) {
 worker: {queues: {%[1]s: 1}}
 jobs: {tick: {every: 1s, overlap: skip, on_missed: all, queue: %[1]s, command: ["true"]}}`
 	old := f.startWith(fmt.Sprintf(config, "before"))
-	eventually(t, "a tick has run", func() bool { count, _ := f.outcomes("tick"); return count["succeeded"] > 0 })
+	eventually(t, 30*time.Second, "a tick has run", func() bool { count, _ := f.outcomes("tick"); return count["succeeded"] > 0 })
 	if _, stderr, code := runTool(t, f.env, "queue", "pause", "before"); code != 0 {
 		t.Fatal(stderr)
 	}
 	var stuck string
-	eventually(t, "a run is due in the old queue", func() bool {
+	eventually(t, 30*time.Second, "a run is due in the old queue", func() bool {
 		runs := ask[[]runJSON](t, f.env, "run", "ls", "--state", "due")
 		if len(runs) > 0 {
 			stuck = runs[0].ID
@@ -165,7 +165,7 @@ jobs: {tick: {every: 1s, overlap: skip, on_missed: all, queue: %[1]s, command: [
 	f.await(stuck, "succeeded")
 	t.Logf("a run of the renamed queue had run %s after the start of the new worker", time.Since(began))
 	before, _ := f.outcomes("tick")
-	eventually(t, "more ticks run", func() bool {
+	eventually(t, 30*time.Second, "more ticks run", func() bool {
 		now, _ := f.outcomes("tick")
 		return now["succeeded"] >= before["succeeded"]+2
 	})
@@ -186,7 +186,7 @@ func TestRemovedJobIsShownAndForgotten(t *testing.T) {
 	}
 	type job struct{ Job string }
 	noted := func() []job { return ask[[]job](t, f.env, "job", "ls", "--note", "no worker carries it") }
-	eventually(t, "the job shows that no worker carries it", func() bool { return slices.Equal(noted(), []job{{"gone"}}) })
+	eventually(t, time.Minute, "the job shows that no worker carries it", func() bool { return slices.Equal(noted(), []job{{"gone"}}) })
 	if stdout, stderr, code := runTool(t, f.env, "job", "forget", "gone", "--yes", "--reason", "a test"); code != 0 {
 		t.Fatalf("job forget: %s%s", stdout, stderr)
 	}

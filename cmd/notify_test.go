@@ -183,7 +183,7 @@ jobs: {fails: {every: 1s, command: ["false"]}}
 	random := rand.New(rand.NewPCG(seed, 6))
 	for end := time.Now().Add(max(total, 20*time.Second)); time.Now().Before(end); kills++ {
 		before := len(f.ends(conn, "fails"))
-		eventually(t, "three more runs have failed", func() bool { return len(f.ends(conn, "fails")) >= before+3 })
+		eventually(t, time.Minute, "three more runs have failed", func() bool { return len(f.ends(conn, "fails")) >= before+3 })
 		i := random.IntN(len(f.workers))
 		if kills%4 < 3 {
 			f.workers[i].killChild()
@@ -196,12 +196,12 @@ jobs: {fails: {every: 1s, command: ["false"]}}
 	if _, stderr, code := runTool(t, f.env, "job", "pause", "fails", "--reason", "enough"); code != 0 {
 		t.Fatal(stderr)
 	}
-	eventually(t, "all runs have ended", func() bool {
+	eventually(t, time.Minute, "all runs have ended", func() bool {
 		left, err := conn.ledger.Outstanding(t.Context(), "", 1)
 		return err == nil && len(left) == 0
 	})
 	want := f.ends(conn, "fails")
-	eventually(t, "the webhook has got all of them", func() bool { return len(hook.ids()) >= len(want) })
+	eventually(t, 3*time.Minute, "the webhook has got all of them", func() bool { return len(hook.ids()) >= len(want) })
 	if got := hook.ids(); !slices.Equal(got, want) || len(want) < 6 {
 		t.Errorf("the webhook got %q, and in the ledger are %q", got, want)
 	}
@@ -224,11 +224,11 @@ jobs: {fails: {notify: [hook], retry: {max: 0}, command: ["false"]}}
 	first := <-hook.got
 	f.workers[0].killChild()
 	over()
-	eventually(t, "the webhook has got it again", func() bool { return len(hook.bodies()) == 2 })
+	eventually(t, 2*time.Minute, "the webhook has got it again", func() bool { return len(hook.bodies()) == 2 })
 	if again := hook.bodies()[1]; again != first || !slices.Equal(hook.ids(), f.ends(conn, "fails")) {
 		t.Errorf("the webhook got %q, then %q; in the ledger is %q", first, again, f.ends(conn, "fails"))
 	}
-	eventually(t, "it is recorded", func() bool {
+	eventually(t, time.Minute, "it is recorded", func() bool {
 		all := ask[[]notified](t, f.env, "notify", "ls")
 		return len(all) == 1 && all[0].Sent == 1 && all[0].Waiting == 0
 	})
@@ -261,7 +261,7 @@ jobs:
 	}
 	write(t, f.config, config+"nonsense: 1\n")
 	f.workers[0].signal(syscall.SIGHUP)
-	eventually(t, "the webhook has heard of it", func() bool { return len(hook.ids()) == 1 })
+	eventually(t, time.Minute, "the webhook has heard of it", func() bool { return len(hook.ids()) == 1 })
 	if got := hook.bodies()[0]; !strings.Contains(got, `"type":"lockstep.config.refused"`) || !strings.Contains(got, `unknown key \"nonsense\"`) {
 		t.Errorf("the webhook got %s", got)
 	}
@@ -289,7 +289,7 @@ jobs: {fails: {command: ["false"]}}
 	f.startAll(1)
 	f.await(f.enqueue("fails", "1"), "failed")
 	var all []notified
-	eventually(t, "both have failed", func() bool {
+	eventually(t, time.Minute, "both have failed", func() bool {
 		all = ask[[]notified](t, f.env, "notify", "ls")
 		return len(all) == 2 && all[0].Error != "" && all[1].Error != ""
 	})

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 )
 
 // prometheus is a Prometheus of its own that scrapes the workers of a fleet every second, with the
@@ -58,7 +59,7 @@ scrape_configs:
 	server := launchProgram(t, program, os.Environ(), "--config.file="+config, "--storage.tsdb.path="+filepath.Join(dir, "data"),
 		"--web.listen-address=127.0.0.1:0")
 	listens := regexp.MustCompile(`msg="Listening on" address=(\S+)`)
-	eventually(t, "Prometheus listens", func() bool {
+	eventually(t, time.Minute, "Prometheus listens", func() bool {
 		if found := listens.FindStringSubmatch(server.stderr.String()); found != nil {
 			p.address = found[1]
 		}
@@ -135,7 +136,7 @@ func (p *prometheus) wait(expr, value string) {
 			p.t.Logf("%s: got %q, want %q", expr, got, value)
 		}
 	}()
-	eventually(p.t, expr+" is "+value, func() bool {
+	eventually(p.t, 90*time.Second, expr+" is "+value, func() bool {
 		got = p.query(expr)
 		return len(got) == 1 && got[0] == value
 	})
@@ -183,7 +184,7 @@ func TestPrometheusSeesARunThatIsLostWithItsWorker(t *testing.T) {
 	f.held(run)
 	for panel, queries := range panelQueries(t) {
 		for _, expr := range queries {
-			eventually(t, fmt.Sprintf("panel %q has data: %s", panel, expr), func() bool { return len(p.query(expr)) > 0 })
+			eventually(t, 90*time.Second, fmt.Sprintf("panel %q has data: %s", panel, expr), func() bool { return len(p.query(expr)) > 0 })
 		}
 	}
 
@@ -192,7 +193,7 @@ func TestPrometheusSeesARunThatIsLostWithItsWorker(t *testing.T) {
 	f.await(run, "lost")
 	// The parent has started the next child, which serves metrics at another address.
 	f.settled()
-	eventually(t, "two workers serve metrics", func() bool { return len(f.measured()) == 2 })
+	eventually(t, time.Minute, "two workers serve metrics", func() bool { return len(f.measured()) == 2 })
 	p.discover()
 	p.wait(ends, "1")
 	p.wait(`ALERTS{alertname="LockstepRunsLost",alertstate="firing",job="once"}`, "1")

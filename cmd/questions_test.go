@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"lockstep/scheduler/admin"
 )
@@ -104,11 +105,11 @@ jobs:
 				return true
 			}
 			// Some answers need a moment: a tick that is skipped, a run that exceeds what is usual.
-			eventually(t, fmt.Sprintf("lockstep %s prints %q", strings.Join(question.command, " "), question.want), func() bool {
+			eventually(t, time.Minute, fmt.Sprintf("lockstep %s prints %q", strings.Join(question.command, " "), question.want), func() bool {
 				stdout, stderr, code := runTool(t, f.env, question.command...)
 				return code == question.exit && answered(stdout+stderr)
 			})
-			eventually(t, fmt.Sprintf("%s shows %q", question.page, question.want), func() bool {
+			eventually(t, time.Minute, fmt.Sprintf("%s shows %q", question.page, question.want), func() bool {
 				status, page := fetch(t, site+question.page)
 				return status == 200 && answered(html.UnescapeString(tags.ReplaceAllString(string(page), "")))
 			})

@@ -37,7 +37,7 @@ func TestClosedTerminalDrainsTheWorker(t *testing.T) {
 	page := pageOf(t, worker)
 
 	worker.signal(syscall.SIGHUP) // the terminal is still open: it reloads
-	eventually(t, "it has reloaded", func() bool { return configOf(t, page).Reloads == 1 })
+	eventually(t, 30*time.Second, "it has reloaded", func() bool { return configOf(t, page).Reloads == 1 })
 	must(t, master.Close())
 	if code := worker.code(30 * time.Second); code != 0 {
 		t.Errorf("exit code %d after its terminal was closed, want 0", code)

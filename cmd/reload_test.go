@@ -14,6 +14,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"lockstep/configs"
 	"lockstep/locks/redistest"
@@ -55,7 +56,7 @@ func (f *fixture) state() admin.Config {
 // has waits until the worker has the config with this job, and has refused this many.
 func (f *fixture) has(job string, refused int) {
 	f.t.Helper()
-	eventually(f.t, fmt.Sprintf("job %s is loaded, %d configs are refused", job, refused), func() bool {
+	eventually(f.t, 20*time.Second, fmt.Sprintf("job %s is loaded, %d configs are refused", job, refused), func() bool {
 		for _, j := range ask[[]admin.Job](f.t, f.env, "job", "ls") {
 			if j.Name == job {
 				state := f.state()
@@ -222,7 +223,7 @@ func TestFileThatIsMissingForAMomentIsReloaded(t *testing.T) {
 
 	// If the file stays away, that is an error, and the worker keeps its config.
 	must(t, os.Remove(f.config))
-	eventually(t, "the config is refused", func() bool { return f.state().Refused == 1 })
+	eventually(t, 20*time.Second, "the config is refused", func() bool { return f.state().Refused == 1 })
 	if state := f.state(); len(state.Problems) != 1 || state.Problems[0].Code != "unreadable" || state.Jobs != 2 {
 		t.Errorf("state %+v, want the missing file named, and two jobs", state)
 	}
@@ -235,7 +236,7 @@ func TestBrokenConfigChangesNothingUntilItIsFixed(t *testing.T) {
 	f := watchedWorker(t, single(t))
 	digest := f.state().Digest
 	write(t, f.config, strings.ReplaceAll(jobNamed("after"), "every: 1h", "evry: 1h, timeout: 3"))
-	eventually(t, "the config is refused", func() bool { return f.state().Refused == 1 })
+	eventually(t, 20*time.Second, "the config is refused", func() bool { return f.state().Refused == 1 })
 	state := f.state()
 	if state.Digest != digest || state.Jobs != 2 || len(state.Problems) != 2 || state.Problems[0].Hint != `did you mean "every"?` {
 		t.Errorf("state %+v, want the old config and both errors with their hints", state)
@@ -261,7 +262,7 @@ func TestBrokenConfigChangesNothingUntilItIsFixed(t *testing.T) {
 	if _, stderr, code := runTool(t, f.env, "enqueue", "fixed", "--id", "x", "--wait=30s"); code != 0 {
 		t.Errorf("the worker takes no runs any more: %d, %s", code, stderr)
 	}
-	eventually(t, "the run is counted", func() bool {
+	eventually(t, 30*time.Second, "the run is counted", func() bool {
 		_, metrics := fetch(t, "http://"+f.page+"/metrics")
 		return strings.Contains(string(metrics), `lockstep_runs_ended_total{job="fixed",outcome="succeeded",trigger="enqueue"} 1`+"\n")
 	})
@@ -276,7 +277,7 @@ func TestBrokenConfigChangesNothingUntilItIsFixed(t *testing.T) {
 		t.Errorf("the page does not tell of the restart")
 	}
 	write(t, f.config, jobNamed("after"))
-	eventually(t, "no restart is needed any more", func() bool { return len(f.state().NeedsRestart) == 0 })
+	eventually(t, 20*time.Second, "no restart is needed any more", func() bool { return len(f.state().NeedsRestart) == 0 })
 }
 
 // All workers share one limit: changing it takes a new version.
@@ -291,7 +292,7 @@ func TestPermitLimitChangesWithItsVersion(t *testing.T) {
 		return path
 	})
 	write(t, f.config, config("after", "limit: 2"))
-	eventually(t, "the config is refused", func() bool { return f.state().Refused == 1 })
+	eventually(t, 20*time.Second, "the config is refused", func() bool { return f.state().Refused == 1 })
 	state := f.state()
 	if len(state.Problems) != 1 || !strings.HasSuffix(state.Problems[0].At, "lockstep.yaml:5:11") || state.Problems[0].Code != "bad-permits" || !strings.Contains(state.Problems[0].Message, "raise permits.api.version") {
 		t.Errorf("state %+v, want the permits named", state)
@@ -310,7 +311,7 @@ func TestPermitLimitChangesWithItsVersion(t *testing.T) {
 	write(t, f.config, config("again", "limit: 2, version: 1"))
 	f.has("again", 1)
 	write(t, f.config, config("again", "limit: 3, version: 2")) // only the permits change
-	eventually(t, "the permits are taken", func() bool { return f.state().Reloads >= 2 })
+	eventually(t, 20*time.Second, "the permits are taken", func() bool { return f.state().Reloads >= 2 })
 	if got, _, _ := runTool(t, f.env, "config", "diff"); strings.Contains(got, "permits") {
 		t.Errorf("config diff of permits that are as declared: %q", got)
 	}
@@ -351,7 +352,7 @@ func TestReloadThatFailsIsRepeated(t *testing.T) {
 			go func() { defer close(done); r.run(ctx, hangups, why != "SIGHUP") }()
 			replace(t, config, jobNamed("after"))
 			ask(hangups)
-			eventually(t, "the config is reloaded", func() bool { return r.status.Load().Reloads == 1 })
+			eventually(t, 20*time.Second, "the config is reloaded", func() bool { return r.status.Load().Reloads == 1 })
 			cancel()
 			<-done
 			if want := []string{"after", "after", "after"}; !slices.Equal(applied, want) {
@@ -378,14 +379,14 @@ func TestRunKeepsTheDefinitionItStartedWith(t *testing.T) {
 		t.Fatal(stderr)
 	}
 	state := func(run string) string { return ask[runJSON](t, env, "run", "show", run).State }
-	eventually(t, "it runs", func() bool { return state("long#x") == "running" })
+	eventually(t, 30*time.Second, "it runs", func() bool { return state("long#x") == "running" })
 
 	write(t, config, `jobs: {long: {command: [echo, new]}}`)
 	stdout, stderr, code := runTool(t, env, "config", "reload")
 	if code != 0 || !strings.Contains(stdout, "1 jobs") {
 		t.Fatalf("config reload exits with %d: %q, %q", code, stdout, stderr)
 	}
-	eventually(t, "the new definition is registered", func() bool {
+	eventually(t, 30*time.Second, "the new definition is registered", func() bool {
 		out, _, code := runTool(t, env, "config", "diff")
 		return code == 0 && out == "no changes\n"
 	})
@@ -393,7 +394,7 @@ func TestRunKeepsTheDefinitionItStartedWith(t *testing.T) {
 		t.Fatal(stderr)
 	}
 	write(t, gate, "")
-	eventually(t, "the old one ends", func() bool { return state("long#x") == "succeeded" })
+	eventually(t, 30*time.Second, "the old one ends", func() bool { return state("long#x") == "succeeded" })
 	for run, want := range map[string]string{"long#x": "old\n", "long#y": "new\n"} {
 		if got, _, _ := runTool(t, env, "run", "output", run); got != want {
 			t.Errorf("output of %s: %q, want %q", run, got, want)
@@ -403,7 +404,7 @@ func TestRunKeepsTheDefinitionItStartedWith(t *testing.T) {
 	// SIGHUP does the same.
 	write(t, config, `jobs: {long: {command: [echo, newer]}, more: {every: 1h, command: [a]}}`)
 	worker.signal(syscall.SIGHUP)
-	eventually(t, "SIGHUP has it reload", func() bool {
+	eventually(t, 30*time.Second, "SIGHUP has it reload", func() bool {
 		return configOf(t, page).Reloads == 2
 	})
 	if jobs := configOf(t, page).Jobs; jobs != 2 {

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 )
 
 // TestNoSecretReachesRedis runs jobs of both kinds that need no code, with a secret wherever a job
@@ -45,7 +46,7 @@ jobs:
     http: {url: "`+service.URL+`/?key=${SECRET}", headers: {Authorization: "Bearer ${SECRET}"}}
 `, "SECRET="+secret)
 	f.startAll(1)
-	eventually(t, "a tick", func() bool { return len(f.succeeded("ticks")) > 0 })
+	eventually(t, time.Minute, "a tick", func() bool { return len(f.succeeded("ticks")) > 0 })
 	f.await(f.enqueue("ticks", "a"), "succeeded")
 	f.await(f.enqueue("fails", "b"), "failed")
 	f.await(f.enqueue("nowhere", "c"), "failed")

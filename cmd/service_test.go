@@ -30,7 +30,7 @@ jobs:
 	for _, job := range []string{"dies", "tells", "fails", "ignores"} {
 		run := f.enqueue(job, "x")
 		runs = append(runs, run)
-		eventually(t, job+" runs", func() bool { return exists(filepath.Join(ready, job)) })
+		eventually(t, 20*time.Second, job+" runs", func() bool { return exists(filepath.Join(ready, job)) })
 	}
 	first := f.workers[0]
 	// commands first, which is the worst order
@@ -63,7 +63,7 @@ func TestTerminatingACommandFailsIt(t *testing.T) {
 	run := f.enqueue("dies", "x")
 	f.await(run, "running")
 	var pids []int
-	eventually(t, "the command runs", func() bool {
+	eventually(t, 20*time.Second, "the command runs", func() bool {
 		pids = tree(f.workers[0].Process.Pid)
 		return len(pids) == 4 // parent, child, guard, command
 	})

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"lockstep/locks/redistest"
 )
@@ -38,11 +39,11 @@ jobs:
 		Refused int    `json:"refused_runs"`
 	}
 	var workers []worker
-	eventually(t, "a worker", func() bool {
+	eventually(t, time.Minute, "a worker", func() bool {
 		workers = ask[[]worker](t, plain, "worker", "ls")
 		return len(workers) == 1
 	})
-	eventually(t, "its job", func() bool { return len(ask[[]any](t, plain, "job", "ls")) == 1 })
+	eventually(t, time.Minute, "its job", func() bool { return len(ask[[]any](t, plain, "job", "ls")) == 1 })
 	if len(workers[0].Key) != 8 {
 		t.Errorf("the worker shows the key %q, want the id of one", workers[0].Key)
 	}
@@ -83,7 +84,7 @@ jobs:
 			t.Errorf("the metrics lack %s", want)
 		}
 	}
-	eventually(t, "the worker to show all refusals", func() bool {
+	eventually(t, time.Minute, "the worker to show all refusals", func() bool {
 		workers = ask[[]worker](t, plain, "worker", "ls")
 		return len(workers) == 1 && workers[0].Refused == 3
 	})

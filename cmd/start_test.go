@@ -26,7 +26,7 @@ import (
 func pageOf(t *testing.T, worker *process) string {
 	t.Helper()
 	address := ""
-	eventually(t, "the worker is ready", func() bool {
+	eventually(t, 30*time.Second, "the worker is ready", func() bool {
 		if found := regexp.MustCompile(`"url":"http://([^"]+)"`).FindStringSubmatch(worker.stderr.String()); found != nil {
 			address = found[1]
 		}
@@ -47,7 +47,7 @@ func TestWorkerWithAnEmbeddedRedisNeedsNothingElse(t *testing.T) {
 	if stdout, stderr, code := runTool(t, append(env, "LOCKSTEP_ADMIN__LISTEN="+page), "health"); code != 0 {
 		t.Errorf("health: exit code %d, %s%s", code, stdout, stderr)
 	}
-	eventually(t, "a run has ended", func() bool { return strings.Contains(worker.stderr.String(), `"outcome":"succeeded"`) })
+	eventually(t, 20*time.Second, "a run has ended", func() bool { return strings.Contains(worker.stderr.String(), `"outcome":"succeeded"`) })
 	worker.signal(syscall.SIGTERM)
 	if got := worker.code(20 * time.Second); got != 0 {
 		t.Errorf("exit code %d after SIGTERM, want 0", got)
@@ -76,15 +76,15 @@ jobs:
 		}
 	}
 	state := func(run string) runJSON { return ask[runJSON](t, env, "run", "show", run) }
-	eventually(t, "both run", func() bool { return state("short#x").State == "running" && state("long#x").State == "running" })
+	eventually(t, 30*time.Second, "both run", func() bool { return state("short#x").State == "running" && state("long#x").State == "running" })
 
 	worker.signal(syscall.SIGTERM)
-	eventually(t, "the worker drains", func() bool {
+	eventually(t, 30*time.Second, "the worker drains", func() bool {
 		w := ask[[]workerJSON](t, env, "worker", "ls")
 		return len(w) == 1 && w[0].State == "draining"
 	})
 	write(t, gate, "")
-	eventually(t, "the short one ends in peace", func() bool { return state("short#x").State == "succeeded" })
+	eventually(t, 30*time.Second, "the short one ends in peace", func() bool { return state("short#x").State == "succeeded" })
 	if response, err := http.Get("http://" + page + "/readyz"); err != nil || response.StatusCode != http.StatusServiceUnavailable {
 		t.Errorf("readyz of a worker that drains: %v, %v, want 503", response, err)
 	} else {
@@ -193,7 +193,7 @@ func TestLoadingRedisIsUnreachable(t *testing.T) {
 		loading.Wait()
 		_ = reload.Close()
 	})
-	eventually(t, "it loads", func() bool { return space.CodeOf(rdb.Ping(t.Context()).Err()) == "LOADING" })
+	eventually(t, 10*time.Second, "it loads", func() bool { return space.CodeOf(rdb.Ping(t.Context()).Err()) == "LOADING" })
 	_, stderr, code := runTool(t, toolEnv(t, "REDIS_URL="+server.URL()), "job", "ls")
 	if code != exitRedis || !strings.Contains(stderr, "is not ready: LOADING") || strings.Contains(stderr, "password") {
 		t.Errorf("the first request: exit code %d: %q; want %d and the reason", code, stderr, exitRedis)
@@ -211,7 +211,7 @@ func TestInterruptedWaitIsNotAFailure(t *testing.T) {
 	config := writeFile(t, "lockstep.yaml", `jobs: {a: {command: ["true"]}}`)
 	env := toolEnv(t, "REDIS_URL="+server.URL(), "LOCKSTEP_CONFIG="+config)
 	p := launch(t, env, "enqueue", "a", "--id", "x", "--wait")
-	eventually(t, "it waits", func() bool { return p.stdout.String() == "a#x\n" })
+	eventually(t, 30*time.Second, "it waits", func() bool { return p.stdout.String() == "a#x\n" })
 	p.signal(syscall.SIGINT)
 	if got := p.code(10 * time.Second); got != exitInterrupted || p.stderr.String() != "" {
 		t.Errorf("exit code %d, %q; want %d and silence", got, p.stderr, exitInterrupted)
@@ -246,5 +246,5 @@ func TestWorkerRemovesYoungFilesOfArgsLater(t *testing.T) {
 	soon := time.Now().Add(-50 * time.Second) // in ten seconds it is a minute old
 	must(t, os.Chtimes(left, soon, soon))
 	f.startAll(1)
-	eventually(t, "the file is removed", func() bool { return !exists(left) })
+	eventually(t, 30*time.Second, "the file is removed", func() bool { return !exists(left) })
 }

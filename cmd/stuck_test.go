@@ -26,7 +26,7 @@ jobs:
 	for _, run := range []string{late, drained, abandoned} {
 		f.await(run, "running")
 	}
-	eventually(t, "the run shows as stuck", func() bool {
+	eventually(t, time.Minute, "the run shows as stuck", func() bool {
 		stdout, _, _ := runTool(t, f.env, "run", "show", late)
 		return strings.Contains(stdout, "stuck") && strings.Contains(stdout, "timeout: the attempt took too long")
 	})
@@ -40,7 +40,7 @@ jobs:
 	if _, metrics := fetch(t, "http://"+address+"/metrics"); !strings.Contains(string(metrics), "\nlockstep_attempts_stuck 1\n") {
 		t.Error("the metric does not count it")
 	}
-	eventually(t, "the page shows it as stuck", func() bool {
+	eventually(t, 20*time.Second, "the page shows it as stuck", func() bool {
 		_, page := fetch(t, "http://"+address+"/")
 		return strings.Contains(string(page), "stuck")
 	})

@@ -176,7 +176,7 @@ jobs:
 				}
 			}
 			workers := []*process{launch(t, worker, "start"), launch(t, worker, "start")}
-			eventually(t, "two workers", func() bool { return len(ask[[]any](t, reader, "worker", "ls")) == 2 })
+			eventually(t, time.Minute, "two workers", func() bool { return len(ask[[]any](t, reader, "worker", "ls")) == 2 })
 			ticked := func(from time.Time) func() bool {
 				return func() bool {
 					return slices.ContainsFunc(runs(), func(run runJSON) bool {
@@ -184,7 +184,7 @@ jobs:
 					})
 				}
 			}
-			eventually(t, "a tick", ticked(time.Time{}))
+			eventually(t, time.Minute, "a tick", ticked(time.Time{}))
 			does(operator, "enqueue", "hello", "--id", "before", "--wait=60s")
 			does(operator, "job", "pause", "hello")
 			does(operator, "job", "resume", "hello")
@@ -198,13 +198,13 @@ jobs:
 			if err := rdb.Close(); err != nil {
 				t.Error(err)
 			}
-			eventually(t, "the run of a plain task", succeeded("hello#default/plain"))
+			eventually(t, time.Minute, "the run of a plain task", succeeded("hello#default/plain"))
 
 			// its parent connects for itself
 			if err := syscall.Kill(workers[0].worker(), syscall.SIGKILL); err != nil {
 				t.Fatal(err)
 			}
-			eventually(t, "the end of the session of a killed worker", func() bool {
+			eventually(t, time.Minute, "the end of the session of a killed worker", func() bool {
 				return strings.Contains(workers[0].stderr.String(), "worker crashed, its session is ended")
 			})
 
@@ -214,12 +214,12 @@ jobs:
 				}
 				switched := time.Now()
 				// the new master grants nothing while the workers re-assert what they hold
-				eventually(t, "a request after the failover", func() bool {
+				eventually(t, time.Minute, "a request after the failover", func() bool {
 					_, _, code := runTool(t, operator, "enqueue", "hello", "--id", "after")
 					return code == 0
 				})
-				eventually(t, "its run", succeeded("hello#after"))
-				eventually(t, "a tick after the failover", ticked(switched))
+				eventually(t, time.Minute, "its run", succeeded("hello#after"))
+				eventually(t, time.Minute, "a tick after the failover", ticked(switched))
 				does(operator, "lock", "exec", "--exclusive", "desk", "--", "true")
 			}
 			for _, worker := range workers {
@@ -343,7 +343,7 @@ func TestRenewedCertificatesNeedNoRestart(t *testing.T) {
 	worker := launch(t, env, "start")
 	works := func(id string) {
 		t.Helper()
-		eventually(t, "the run of "+id, func() bool {
+		eventually(t, time.Minute, "the run of "+id, func() bool {
 			_, _, code := runTool(t, env, "enqueue", "hello", "--id", id, "--wait=20s")
 			return code == 0
 		})
@@ -371,8 +371,8 @@ func TestRenewedCertificatesNeedNoRestart(t *testing.T) {
 		}
 		return count
 	}
-	eventually(t, "the worker logs that the certificate has expired", func() bool { return len(messages()) > 0 })
-	eventually(t, "the worker is cut off", func() bool { return strings.Contains(worker.stderr.String(), "lock session cut off") })
+	eventually(t, time.Minute, "the worker logs that the certificate has expired", func() bool { return len(messages()) > 0 })
+	eventually(t, time.Minute, "the worker is cut off", func() bool { return strings.Contains(worker.stderr.String(), "lock session cut off") })
 
 	renewed, client := second.Issue(t, redistest.Certificate{}), second.Issue(t, redistest.Certificate{})
 	for name, path := range map[string]string{"ca": first.File(), "cert": ours.Cert, "key": ours.Key} {

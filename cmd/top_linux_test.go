@@ -78,7 +78,7 @@ func (p *pty) types(t *testing.T, text string) {
 
 func (p *pty) shows(t *testing.T, text string) {
 	t.Helper()
-	eventually(t, "the terminal shows "+text, func() bool { return strings.Contains(p.screen.String(), text) })
+	eventually(t, 30*time.Second, "the terminal shows "+text, func() bool { return strings.Contains(p.screen.String(), text) })
 }
 
 func TestTopRestoresTheTerminal(t *testing.T) {

@@ -99,7 +99,7 @@ func attributesOf(list []*common.KeyValue) map[string]string {
 // named waits for n spans of this name that fit, and returns them in the order of their beginnings.
 func (r *otlpReceiver) named(name string, n int, fits func(receivedSpan) bool) (found []receivedSpan) {
 	r.t.Helper()
-	eventually(r.t, fmt.Sprintf("%d spans %s arrive", n, name), func() bool {
+	eventually(r.t, time.Minute, fmt.Sprintf("%d spans %s arrive", n, name), func() bool {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		found = nil
@@ -166,7 +166,7 @@ jobs:
 	const run = "settle#x"
 	f.await(run, "waiting")
 	release()
-	eventually(t, "its first attempt runs", func() bool { return exists(passed) })
+	eventually(t, 20*time.Second, "its first attempt runs", func() bool { return exists(passed) })
 	first, _ := f.runner(run)
 	first.killChild()
 	f.await(run, "succeeded")
@@ -219,7 +219,7 @@ jobs:
 			t.Errorf("the command is %v, want the exit code %s", command.Span, want)
 		}
 	}
-	eventually(t, "a line of the log has the span", func() bool {
+	eventually(t, 20*time.Second, "a line of the log has the span", func() bool {
 		want := fmt.Sprintf(`"trace_id":"%s","span_id":"%x"`, requesterTrace, attempts[2].SpanId)
 		return slices.ContainsFunc(f.workers, func(w *process) bool { return strings.Contains(w.stderr.String(), want) })
 	})

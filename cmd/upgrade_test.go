@@ -282,7 +282,7 @@ func (o *rollout) kill() {
 // settled waits until all workers are up, and starts those again that have crashed too often.
 func (o *rollout) settled() {
 	o.t.Helper()
-	eventually(o.t, "all workers are up", func() bool {
+	eventually(o.t, time.Minute, "all workers are up", func() bool {
 		o.tend()
 		// not by the command line, since each command is a process
 		list, err := o.r.conn.reader.Workers(o.t.Context())
@@ -358,10 +358,10 @@ func TestFaultLastReleaseBesideThisBuild(t *testing.T) {
 	// A session of the last release keeps the way back open. The runs that its lock keeps waiting,
 	// those of a paused queue, a retry and a scheduled run survive both directions.
 	anchor := launchProgram(t, last.program, append(slices.Clone(o.env), "LOCKSTEP_LOCKS__LEASE=60s"), "lock", "exec", "--exclusive", "till", "--", "sleep", "100000")
-	eventually(t, "the lock is held", func() bool {
+	eventually(t, time.Minute, "the lock is held", func() bool {
 		return slices.ContainsFunc(ask[[]struct{ Lock string }](t, o.env, "lock", "ls"), func(l struct{ Lock string }) bool { return l.Lock == "till" })
 	})
-	eventually(t, "the jobs are registered", func() bool {
+	eventually(t, time.Minute, "the jobs are registered", func() bool {
 		_, err := o.r.conn.ledger.Job(t.Context(), "patient")
 		return err == nil
 	})
@@ -405,7 +405,7 @@ func TestFaultLastReleaseBesideThisBuild(t *testing.T) {
 
 	anchor.signal(syscall.SIGTERM)
 	anchor.code(time.Minute)
-	eventually(t, "the newest format is written", func() bool { return o.written() == space.Format })
+	eventually(t, time.Minute, "the newest format is written", func() bool { return o.written() == space.Format })
 	o.raised = before != space.Format
 	o.askSome()
 	o.kill()
@@ -416,7 +416,7 @@ func TestFaultLastReleaseBesideThisBuild(t *testing.T) {
 			t.Errorf("a worker of the last release exits with %d: %s", code, p.stderr)
 		}
 	}
-	eventually(t, "the requested runs have ended", func() bool {
+	eventually(t, 2*time.Minute, "the requested runs have ended", func() bool {
 		o.tend()
 		list, err := o.r.conn.reader.Runs(t.Context(), admin.RunFilter{})
 		must(t, err)
@@ -428,7 +428,7 @@ func TestFaultLastReleaseBesideThisBuild(t *testing.T) {
 			t.Logf("runs with messages: %q\nmessages of the ends in the ledger: %q\nthe webhook got: %q", o.told, want, hook.ids())
 		}
 	}()
-	eventually(t, "the webhook has got all ends", func() bool {
+	eventually(t, 2*time.Minute, "the webhook has got all ends", func() bool {
 		want = o.ends(o.r.conn, "told")
 		return len(want) == len(o.told) && slices.Equal(hook.ids(), want)
 	})

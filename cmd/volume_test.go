@@ -39,7 +39,7 @@ func TestFaultManyTriggersChangeInOneDeploy(t *testing.T) {
 		}
 		return records
 	}
-	eventually(t, "the jobs have ticks", func() bool { return len(ticks("stays")) > 2 && len(ticks("turns-0")) > 2 })
+	eventually(t, time.Minute, "the jobs have ticks", func() bool { return len(ticks("stays")) > 2 && len(ticks("turns-0")) > 2 })
 
 	for i := range turns {
 		beats[1+i].trigger = "every: 2s"
@@ -47,7 +47,7 @@ func TestFaultManyTriggersChangeInOneDeploy(t *testing.T) {
 	f.configure(others("every: 48h"))
 	began := time.Now()
 	f.start()
-	eventually(t, "all triggers have changed", func() bool {
+	eventually(t, time.Minute, "all triggers have changed", func() bool {
 		records, err := conn.ledger.Jobs(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -130,7 +130,7 @@ end`
 	if err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "a run is made due, which takes duty and a sweep", func() bool {
+	eventually(t, time.Minute, "a run is made due, which takes duty and a sweep", func() bool {
 		run, _, err := conn.ledger.Find(t.Context(), soon.Run)
 		return err == nil && run.State == ledger.StateSucceeded
 	})

@@ -128,7 +128,7 @@ func TestNestedRequestsDoNotStarveAPlainOne(t *testing.T) {
 				release(t, order)
 			})
 		}
-		bounded, stop := context.WithTimeout(t.Context(), patient)
+		bounded, stop := context.WithTimeout(t.Context(), 10*time.Second)
 		defer stop()
 		began := time.Now()
 		hold, err := c.Acquire(bounded, locks.Exclusive("customer"))
@@ -152,7 +152,7 @@ func TestNestedRequestsDoNotStarveANestedOne(t *testing.T) {
 		c := openClient(t, rdb, locks.Options{Namespace: redistest.Namespace(t), ReserveAfter: 100 * time.Millisecond})
 		first, second := acquire(t, c, locks.Exclusive("order0")), acquire(t, c, locks.Exclusive("order1"))
 		outer := acquire(t, c, locks.Exclusive("import"))
-		bounded, stop := context.WithTimeout(outer.Context(), patient)
+		bounded, stop := context.WithTimeout(outer.Context(), 10*time.Second)
 		defer stop()
 		rates := nested(t, c, first, locks.Shared("rates"))
 		got := make(chan error, 1)

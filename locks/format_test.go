@@ -66,7 +66,7 @@ func emptyAndOpen(t *testing.T, c *Client, format int) {
 
 func closeBuild(t *testing.T, c *Client) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patient)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 5*time.Second)
 	defer cancel()
 	if err := c.Close(ctx); err != nil {
 		t.Errorf("close: %v", err)
@@ -90,8 +90,8 @@ func renewed(t *testing.T, c *Client) {
 		case <-answer:
 		case <-s.dead:
 			t.Fatalf("the session has ended: %v", s.why())
-		case <-time.After(patient):
-			t.Fatalf("no renewal was answered within %s", patient)
+		case <-time.After(20 * time.Second):
+			t.Fatal("no renewal was answered for 20s")
 		}
 	}
 }
@@ -281,7 +281,7 @@ func TestReturnAfterTheRaiseIsFatal(t *testing.T) {
 	proxy.Cut()
 	select {
 	case <-older.Failed():
-	case <-time.After(patient):
+	case <-time.After(20 * time.Second):
 		t.Fatal("the older build keeps trying to open a session")
 	}
 	if err := older.Err(); !errors.Is(err, ErrFormat) {
@@ -364,7 +364,7 @@ func TestEmptiedSpaceIsNumberedByTheNextOwner(t *testing.T) {
 		older.Extension().Doubt() // it learns of that now, and not by a renewal in 20 s
 		select {
 		case <-older.Failed():
-		case <-time.After(patient):
+		case <-time.After(20 * time.Second):
 			t.Fatal("the older build continues")
 		}
 		if err := kept.Lost(); !errors.Is(err, ErrLost) || !errors.Is(err, ErrFormat) {

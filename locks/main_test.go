@@ -69,8 +69,7 @@ func within(t testing.TB, d time.Duration) context.Context {
 	return ctx
 }
 
-// patient bounds every wait: a busy machine may stall for a minute.
-const patient = 3 * time.Minute
+const patient = time.Minute
 
 func acquire(t testing.TB, c *locks.Client, parts ...locks.Part) *locks.Hold {
 	t.Helper()

@@ -996,7 +996,7 @@ func (p *play) settle() {
 	clear(p.paused)
 	p.push(due)
 	p.check()
-	ctx, cancel := context.WithTimeout(p.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(p.Context(), 30*time.Second)
 	defer cancel()
 	for len(p.all("run")) > 0 {
 		if ctx.Err() != nil {

@@ -321,7 +321,7 @@ func (b *box) run(t *testing.T, targets []Target, definitions ...*jobs.Job) *Sen
 // until waits until something is true of the box.
 func (b *box) until(t *testing.T, is func() bool) {
 	t.Helper()
-	limit := time.After(3 * time.Minute) // a busy machine may stall for a minute
+	limit := time.After(30 * time.Second)
 	for {
 		b.mu.Lock()
 		done := is()

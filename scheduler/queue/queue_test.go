@@ -71,13 +71,10 @@ func into(ch chan<- ledger.Due) func(context.Context, []ledger.Due) {
 	}
 }
 
-// patient bounds every wait: a busy machine may stall for a minute.
-const patient = 3 * time.Minute
-
 // receive returns the next value, or fails the test if none arrives.
 func receive[T any](t testing.TB, ch <-chan T) T {
 	t.Helper()
-	deadline := time.NewTimer(patient)
+	deadline := time.NewTimer(20 * time.Second)
 	defer deadline.Stop()
 	select {
 	case v := <-ch:
@@ -91,7 +88,7 @@ func receive[T any](t testing.TB, ch <-chan T) T {
 // eventually waits for a condition that no event reports.
 func eventually(t testing.TB, what string, holds func() bool) {
 	t.Helper()
-	deadline := time.NewTimer(patient)
+	deadline := time.NewTimer(20 * time.Second)
 	defer deadline.Stop()
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()
