@@ -77,7 +77,7 @@ func TestContextEndsBeforeTheNextGrant(t *testing.T) {
 
 // cutOffTrial returns how long before the next grant the last holder was seen at work.
 func cutOffTrial(t *testing.T, trial int, before, faults redistest.Faults, step func(*steppedClock)) (time.Duration, error) {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), patient)
 	defer cancel()
 	server, ns := redistest.Shared(t), redistest.Namespace(t)
 	p, err := redistest.NewProxy(ctx, "unix", server.RedisOptions().Addr)

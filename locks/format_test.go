@@ -66,7 +66,7 @@ func emptyAndOpen(t *testing.T, c *Client, format int) {
 
 func closeBuild(t *testing.T, c *Client) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patient)
 	defer cancel()
 	if err := c.Close(ctx); err != nil {
 		t.Errorf("close: %v", err)

@@ -52,6 +52,9 @@ func opened(t testing.TB, rdb redis.UniversalClient, namespace string) *Client {
 	return c
 }
 
+// patient bounds what no test judges, such as a close: a busy machine may stall for a minute.
+const patient = 3 * time.Minute
+
 // eventually returns how long it took until a condition held.
 func eventually(t testing.TB, what string, holds func() bool) time.Duration {
 	t.Helper()
