@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"lockstep/cmd/internal/asguard"
@@ -62,6 +63,10 @@ func measureCommands(ctx context.Context, set settings, r *result) (err error) {
 	if err != nil {
 		return err
 	}
+	guard, err := guardCost(ctx, guarded)
+	if err != nil {
+		return err
+	}
 	var all [2][]float64
 	for round := range set.rounds {
 		set.step("commands, round %d of %d", round+1, set.rounds)
@@ -82,7 +87,48 @@ func measureCommands(ctx context.Context, set settings, r *result) (err error) {
 	r.row("bare", bare)
 	r.row("runs", ours)
 	r.atMost(50, ours-bare, "ms that the median start of %d runs is later than that of bare commands", together)
+	r.atMost(4, guard, "ms of CPU time that a guard takes")
 	return nil
+}
+
+// guardCost returns the CPU time of a guard, in ms: that of a command with its guard, less that of
+// the command alone. The two take turns, and the minimum of many counts, because other processes
+// only add to it.
+func guardCost(ctx context.Context, guarded *command.Executor) (float64, error) {
+	argv := []string{"true"}
+	var least [2]float64
+	for range 50 {
+		for i, start := range []func() error{
+			exec.CommandContext(ctx, argv[0]).Run,
+			func() error { return guarded.Run(ctx, command.Spec{Argv: argv}) },
+		} {
+			before, err := childrenTime()
+			if err != nil {
+				return 0, err
+			}
+			if err := start(); err != nil {
+				return 0, err
+			}
+			after, err := childrenTime()
+			if err != nil {
+				return 0, err
+			}
+			if took := ms(after - before); least[i] == 0 || took < least[i] {
+				least[i] = took
+			}
+		}
+	}
+	return least[1] - least[0], nil
+}
+
+// childrenTime returns the CPU time of all processes that this one has waited for, and of those
+// that they have waited for.
+func childrenTime() (time.Duration, error) {
+	var used syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_CHILDREN, &used); err != nil {
+		return 0, fmt.Errorf("getrusage: %w", err)
+	}
+	return time.Duration(used.Utime.Nano() + used.Stime.Nano()), nil
 }
 
 // startsOf returns the median time, in ms, from a call of start until the commands run that it

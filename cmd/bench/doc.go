@@ -17,9 +17,9 @@
 // two libraries in the same second depends on much less. So the libraries take turns: in each
 // round, each of them runs for a short time at each load, in an order that rotates with every
 // round, and each round yields its own ratio. The printed figure is the median over the rounds.
-// Targets are set for ratios and for counts of commands. Three targets are not: the server's time
-// of a pair and of a hand-off, and the rate of hand-offs. They are only as good as the machine. The
-// load average is printed before and after, to show how busy the machine was.
+// Most targets are set for ratios and for counts of commands. Those in units of time, such as the
+// server's time of a pair, and for rates, are only as good as the machine. The load average is
+// printed before and after, to show how busy the machine was.
 //
 // # Measurements
 //
@@ -141,7 +141,8 @@
 //
 // commands: twenty commands at once, as runs and without lockstep. How long does it take from the
 // request until a command runs? Between the two are the record, the delivery, the claim and the
-// start of a guard: this program once more, for each command.
+// start of a guard: this program once more, for each command. So the CPU time of a guard has a
+// target, too.
 //
 // mixed: everything at once for five minutes. 10,000 jobs have ticks every two seconds to every
 // minute, 1,000 of them with three of 200 bills each; four workers of 16 slots run them beside a
