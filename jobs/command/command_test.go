@@ -491,7 +491,9 @@ func TestGuardDoesNotDieOfSignalsMeantForTheWorker(t *testing.T) {
 	result := execute(t, t.Context(), newExecutor(0), attempt)
 	f.grown(t)
 	guard := guardOf(t, f)
-	for _, sig := range []syscall.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT} {
+	for _, sig := range []syscall.Signal{
+		syscall.SIGHUP, syscall.SIGINT, syscall.SIGTERM, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2,
+	} {
 		if err := syscall.Kill(guard, sig); err != nil {
 			t.Fatal(err)
 		}
@@ -502,5 +504,35 @@ func TestGuardDoesNotDieOfSignalsMeantForTheWorker(t *testing.T) {
 	var exit *command.ExitError
 	if err := wait(t, result); !errors.As(err, &exit) || exit.Code != 4 {
 		t.Errorf("got %v, want exit status 4", err)
+	}
+}
+
+// TestGuardNoticesATERMAtTheLastMoment: a service manager sends a SIGTERM to the guard just before
+// the command ends, so both arrive at the guard together.
+func TestGuardNoticesATERMAtTheLastMoment(t *testing.T) {
+	t.Parallel()
+	e := newExecutor(0)
+	for range 100 {
+		attempt, _ := attemptOf("sh", "-c", "kill -TERM $PPID; exit 3")
+		if err := e.Execute(t.Context(), attempt); !errors.Is(err, jobs.ErrTerminated) || err.Error() != "exit status 3" {
+			t.Fatalf("got %v, want exit status 3 after a SIGTERM", err)
+		}
+	}
+}
+
+// TestCommandInheritsNoSignalsFromItsGuard: the guard survives signals, which must end a command.
+func TestCommandInheritsNoSignalsFromItsGuard(t *testing.T) {
+	t.Parallel()
+	signals := []string{"grep", "-E", "^Sig(Blk|Ign|Cgt)", "/proc/self/status"}
+	bare, err := exec.Command(signals[0], signals[1:]...).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	attempt, output := attemptOf(signals...)
+	if err := newExecutor(0).Execute(t.Context(), attempt); err != nil {
+		t.Fatal(err)
+	}
+	if got := output.String(); got != string(bare) {
+		t.Errorf("the command has\n%s\nwant, as without a guard,\n%s", got, bare)
 	}
 }

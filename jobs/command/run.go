@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"syscall"
 	"time"
@@ -86,7 +87,10 @@ func New(options Options) (*Executor, error) {
 // GuardMain is the main function of a guard. It returns the exit code. Call it from main as soon as
 // the arguments show that this process was started as a guard (see Options.Guard). The arguments
 // after those only show in a list of processes which command is guarded.
-func GuardMain() int { return guard.Main() }
+func GuardMain() int {
+	runtime.LockOSThread() // as guard.Main requires
+	return guard.Main()
+}
 
 // Spec says what [Executor.Run] runs.
 type Spec struct {

@@ -7,6 +7,7 @@
 // how soon a command starts, and how many commands a host can start in a second. Package
 // lockstep/jobs/command/guard explains which imports come earlier. The order of initialization is
 // part of the Go language. If another order applied, guards would take longer and do the same.
+// Initialization takes place on one thread, which a guard needs.
 //
 // Only lockstep/cmd can import this package: other programs, even those that run commands with
 // lockstep/jobs/command, decide in their own main function what they are.

@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"os/signal"
-	"runtime"
 	"slices"
 	"strconv"
 	"syscall"
@@ -21,17 +20,15 @@ import (
 const look = 100 * time.Millisecond
 
 // Main is the main function of a guard. It returns the exit code. Call it as soon as the arguments
-// show that this process was started as a guard.
+// show that this process was started as a guard, in the initialization of a package or after
+// runtime.LockOSThread. The kernel ties the life of the command (Pdeathsig) to the thread that
+// starts it, not to the process.
 func Main() int {
-	// The kernel ties the life of the command (Pdeathsig) to the thread that starts it, not to the
-	// process.
-	runtime.LockOSThread()
 	// Signals sent to the worker's service or terminal are for the worker to act on: a guard that
-	// died of one could not guard. The guard catches signals instead of ignoring them, because the
-	// command would inherit ignored signals. It records a TERM, because the command may have
-	// received one too.
-	caught, terms := make(chan os.Signal, 1), make(chan os.Signal, 1)
-	signal.Notify(caught, syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2)
+	// died of one could not guard. The command inherits nothing of this. The guard records a TERM,
+	// because the command may have received one too.
+	survive(syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2)
+	terms := make(chan os.Signal, 1)
 	signal.Notify(terms, syscall.SIGTERM)
 	for _, fd := range []int{OrdersFD, ReportsFD} {
 		var stat syscall.Stat_t
@@ -42,7 +39,7 @@ func Main() int {
 		syscall.CloseOnExec(fd)
 	}
 	orders := os.NewFile(OrdersFD, "orders")
-	g := &guard{reports: os.NewFile(ReportsFD, "reports"), terms: terms}
+	g := &guard{orders: orders, reports: os.NewFile(ReportsFD, "reports"), terms: terms, end: -1}
 	first, err := ReceiveOrder(orders)
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		// The worker died or abandoned the command before the guard received it.
@@ -51,7 +48,7 @@ func Main() int {
 	if err != nil || first.Start == nil {
 		return notByHand()
 	}
-	g.run(first, orders)
+	g.run(first)
 	return 0
 }
 
@@ -60,19 +57,22 @@ func notByHand() int {
 	return 2
 }
 
-// guard is the state of a guard process. Only the goroutine of run uses it. That goroutine alone
-// starts, signals and reaps processes, so a process ID that it uses cannot have passed to another
+// guard is the state of a guard process. It has one goroutine, because with more of them threads
+// wake each other, which takes more processor time than all that a guard does. So nothing else
+// starts, signals or reaps processes, and a process ID that it uses cannot have passed to another
 // process in between.
 type guard struct {
+	orders  io.Reader // OrdersFD; nil once the worker is dead or has ordered an end
 	reports *os.File
 	// Receives the SIGTERMs sent to this process. Its buffer is one, because one signal is enough.
 	terms chan os.Signal
-	// Closed when the worker is dead or orders an end, and nil after that.
-	orders chan Order
 
 	killBy time.Duration // reading of the boot clock; 0 means none
 	pid    int           // the command
-	group  bool          // the command has its own process group
+	// A descriptor that can be read when the command has ended; -1 means none: the command has not
+	// started, has been reaped, or the system has no such descriptors.
+	end   int
+	group bool // the command has its own process group
 
 	// The command was asked to stop, or is being killed, and had not ended before.
 	stopped   bool
@@ -84,31 +84,17 @@ type guard struct {
 	leftovers int              // processes killed after the command had ended by itself
 }
 
-func (g *guard) run(first Order, orders io.Reader) {
-	children := make(chan os.Signal, 1)
-	signal.Notify(children, syscall.SIGCHLD)
-
+func (g *guard) run(first Order) {
 	if file := first.Start.Remove; file != "" {
 		defer os.Remove(file) // the worker removes it too, unless it dies
 	}
 	_ = AdoptOrphans() // if this fails, the group is still killed
 	g.killBy = first.KillBy
 	parent := first.Start.Parent
-	g.orders = make(chan Order)
-	// Ends with the process, because a read that waits for orders cannot be interrupted.
-	go func() {
-		defer close(g.orders)
-		for {
-			o, err := ReceiveOrder(orders)
-			if err != nil {
-				return
-			}
-			g.orders <- o
-		}
-	}()
 	// Before the checks below: if a folder of PATH does not respond, this takes any time.
 	path, err := lookUp(first.Start.Argv[0], first.Start.Env)
-	g.readOrders()
+	for g.wait(0) {
+	}
 	if overdue := g.isOverdue(); overdue || g.stopped {
 		g.report(Report{Ended: &Ended{Signal: syscall.SIGKILL, Stopped: true, Overdue: overdue}})
 		g.report(Report{Gone: &Gone{}})
@@ -129,18 +115,11 @@ func (g *guard) run(first Order, orders io.Reader) {
 		g.signal(sig)
 	}
 
-	timer := time.NewTimer(look)
 	for !g.reap() {
 		if g.killing {
 			g.killChildren()
 		}
-		timer.Reset(g.nextLook())
-		select {
-		case o, ok := <-g.orders:
-			g.obey(o, ok)
-		case <-children:
-		case <-timer.C:
-		}
+		g.wait(g.nextLook())
 		if !g.killing && g.isOverdue() {
 			g.overdue = !g.ended
 			g.kill()
@@ -156,16 +135,21 @@ func (g *guard) run(first Order, orders io.Reader) {
 // report sends a report to the worker. If the worker is dead, the error does not matter.
 func (g *guard) report(r Report) { _ = r.Send(g.reports) }
 
-// readOrders carries out the orders that have arrived.
-func (g *guard) readOrders() {
-	for {
-		select {
-		case o, ok := <-g.orders:
-			g.obey(o, ok)
-		default:
-			return
-		}
+// wait returns when the command has ended, when an order has arrived, or after the timeout. It
+// carries out the order and reports whether there was one. A signal can make it return early.
+func (g *guard) wait(timeout time.Duration) bool {
+	orders := -1
+	if g.orders != nil {
+		orders = OrdersFD
 	}
+	if !awaitOrder(orders, g.end, timeout) {
+		return false
+	}
+	// Does not block: the worker writes an order at once, and the pipe passes on one as small as
+	// all orders but the first without parting it.
+	o, err := ReceiveOrder(g.orders)
+	g.obey(o, err == nil)
+	return true
 }
 
 // isOverdue reports whether the deadline has passed. If the guard got no processor time, the pipe
@@ -176,26 +160,24 @@ func (g *guard) isOverdue() bool {
 	if !passed() {
 		return false
 	}
-	moment := time.NewTimer(look / 5)
-	defer moment.Stop()
-	for passed() && !g.killing {
-		select {
-		case o, ok := <-g.orders:
-			g.obey(o, ok)
-		case <-moment.C:
+	for end := bootclock.Now() + look/5; passed() && !g.killing; {
+		left := end - bootclock.Now()
+		if left <= 0 {
 			return true
 		}
+		g.wait(left)
 	}
 	return passed()
 }
 
 func (g *guard) nextLook() time.Duration {
 	switch {
-	case g.killing && g.rounds < 20:
-		// a process that just lost its parent is a new child of the guard, and no signal reports
-		// that
+	case g.killing:
+		// A process that just lost its parent is a new child of the guard. Nothing reports that.
+		return min(look, time.Millisecond/2<<min(g.rounds, 10))
+	case g.end == -1:
 		return look / 10
-	case g.killBy != 0 && !g.killing:
+	case g.killBy != 0:
 		return min(look, max(g.killBy-bootclock.Now(), 0))
 	default:
 		return look
@@ -206,6 +188,7 @@ func (g *guard) nextLook() time.Duration {
 func (g *guard) start(s *Start, path string) (err error) {
 	attr := &syscall.SysProcAttr{Setpgid: true, Pgid: s.Group}
 	dieWithParent(attr)
+	showEnd(attr, &g.end)
 	g.group = s.Group == 0
 	s.Mark.set()
 	// Not with os/exec, which would wait for the command itself: here one loop reaps all children.
@@ -304,7 +287,7 @@ func (g *guard) killChildren() {
 // reap reaps every child that has ended, and returns true if none is left. If the command is among
 // them, reap reports its end and begins to kill the processes that it left.
 func (g *guard) reap() bool {
-	for {
+	for ; ; g.rounds = 0 { // a dead child may leave children of its own
 		var status syscall.WaitStatus
 		pid, err := syscall.Wait4(-1, &status, syscall.WNOHANG, nil)
 		switch {
@@ -315,7 +298,11 @@ func (g *guard) reap() bool {
 			return false
 		case pid == g.pid && !g.ended:
 			g.ended = true
-			end := &Ended{Stopped: g.stopped, Overdue: g.overdue, Terminated: len(g.terms) > 0}
+			if g.end != -1 {
+				_ = syscall.Close(g.end)
+				g.end = -1
+			}
+			end := &Ended{Stopped: g.stopped, Overdue: g.overdue, Terminated: g.terminated()}
 			if status.Signaled() {
 				end.Signal = status.Signal()
 			} else {
@@ -328,4 +315,13 @@ func (g *guard) reap() bool {
 			g.leftovers++
 		}
 	}
+}
+
+// terminated reports whether this process has received a SIGTERM. Call it once.
+func (g *guard) terminated() bool {
+	// Stop waits until the signals that have arrived are in the channel. The other channel keeps
+	// SIGTERM from ending this process from now on.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGTERM)
+	signal.Stop(g.terms)
+	return len(g.terms) > 0
 }

@@ -4,6 +4,8 @@ import (
 	"os"
 	"strconv"
 	"syscall"
+	"time"
+	"unsafe"
 )
 
 // Constants of the kernel that package syscall lacks. The doc of the package says why they are not
@@ -11,6 +13,10 @@ import (
 const (
 	setChildSubreaper = 36 // PR_SET_CHILD_SUBREAPER
 	rttime            = 15 // RLIMIT_RTTIME
+
+	readable    = 1 // POLLIN
+	ignored     = 1 // SIG_IGN
+	sizeOfMasks = 8 // bytes of a set of signals
 
 	currentFolder = -0x64 // AT_FDCWD
 	effectiveIDs  = 0x200 // AT_EACCESS
@@ -55,6 +61,39 @@ func access(file string) error { return syscall.Faccessat(currentFolder, file, e
 
 // dieWithParent makes the kernel kill the process started with attr when the starting thread ends.
 func dieWithParent(attr *syscall.SysProcAttr) { attr.Pdeathsig = syscall.SIGKILL }
+
+// survive makes this process ignore signals, and not the processes that it starts. Those would
+// inherit what package os/signal ignores. In a process that it starts, the runtime resets every
+// signal for which it has installed a handler, and it does not know that survive has replaced the
+// handlers.
+// Catching the signals would take longer: package os/signal makes two threads wake each other for
+// each of them.
+func survive(signals ...syscall.Signal) {
+	action := struct {
+		handler uintptr
+		_       [4]uint64 // flags, restorer and mask, whose order differs: all are zero
+	}{handler: ignored}
+	for _, sig := range signals {
+		_, _, _ = syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(&action)), 0, sizeOfMasks, 0, 0)
+	}
+}
+
+// showEnd makes the start of a process with attr set *end to a descriptor that can be read as soon
+// as the process has ended (a pidfd), or to -1 if the kernel has none.
+func showEnd(attr *syscall.SysProcAttr, end *int) { attr.PidFD = end }
+
+// awaitOrder waits until one of two descriptors can be read, orders or end, or for the timeout. It
+// reports whether that is orders. -1 means no descriptor. A signal can make it return early.
+func awaitOrder(orders, end int, timeout time.Duration) bool {
+	type pollFD struct {
+		fd               int32
+		awaited, happens int16
+	}
+	fds := [...]pollFD{{fd: int32(orders), awaited: readable}, {fd: int32(end), awaited: readable}}
+	limit := syscall.NsecToTimespec(int64(timeout))
+	_, _, err := syscall.Syscall6(syscall.SYS_PPOLL, uintptr(unsafe.Pointer(&fds)), uintptr(len(fds)), uintptr(unsafe.Pointer(&limit)), 0, 0, 0)
+	return err == 0 && fds[0].happens != 0 // also at the end of the pipe
+}
 
 // childrenOf returns the children of a process. It reads the parent of every process, because
 // /proc/<pid>/task/<tid>/children does not exist in every kernel and may omit some children while

@@ -4,7 +4,10 @@ package guard
 
 import (
 	"errors"
+	"os"
+	"os/signal"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -24,3 +27,21 @@ func access(file string) error {
 }
 
 func dieWithParent(*syscall.SysProcAttr) {}
+
+// survive catches signals. If it ignored them, the command would inherit that.
+func survive(signals ...syscall.Signal) {
+	for _, sig := range signals {
+		signal.Notify(make(chan os.Signal, 1), sig)
+	}
+}
+
+// showEnd sets *end to -1: no descriptor shows the end of a process.
+func showEnd(_ *syscall.SysProcAttr, end *int) { *end = -1 }
+
+// awaitOrder waits until orders can be read, or for the timeout. It reports whether orders can be
+// read. A signal can make it return early.
+func awaitOrder(orders, _ int, timeout time.Duration) bool {
+	fds := []unix.PollFd{{Fd: int32(orders), Events: unix.POLLIN}}
+	_, err := unix.Poll(fds, int((timeout + time.Millisecond - 1).Milliseconds()))
+	return err == nil && fds[0].Revents != 0 // also at the end of the pipe
+}
