@@ -93,7 +93,7 @@ func (g *guard) run(first Order) {
 	parent := first.Start.Parent
 	// Before the checks below: if a folder of PATH does not respond, this takes any time.
 	path, err := lookUp(first.Start.Argv[0], first.Start.Env)
-	for g.wait(0) {
+	for g.wait(-1, 0) {
 	}
 	if overdue := g.isOverdue(); overdue || g.stopped {
 		g.report(Report{Ended: &Ended{Signal: syscall.SIGKILL, Stopped: true, Overdue: overdue}})
@@ -119,7 +119,7 @@ func (g *guard) run(first Order) {
 		if g.killing {
 			g.killChildren()
 		}
-		g.wait(g.nextLook())
+		g.wait(g.end, g.nextLook())
 		if !g.killing && g.isOverdue() {
 			g.overdue = !g.ended
 			g.kill()
@@ -135,14 +135,14 @@ func (g *guard) run(first Order) {
 // report sends a report to the worker. If the worker is dead, the error does not matter.
 func (g *guard) report(r Report) { _ = r.Send(g.reports) }
 
-// wait returns when the command has ended, when an order has arrived, or after the timeout. It
-// carries out the order and reports whether there was one. A signal can make it return early.
-func (g *guard) wait(timeout time.Duration) bool {
+// wait returns when an order has arrived, when end can be read, or after the timeout. It carries
+// out the order and reports whether there was one. A signal can make it return early.
+func (g *guard) wait(end int, timeout time.Duration) bool {
 	orders := -1
 	if g.orders != nil {
 		orders = OrdersFD
 	}
-	if !awaitOrder(orders, g.end, timeout) {
+	if !awaitOrder(orders, end, timeout) {
 		return false
 	}
 	// Does not block: the worker writes an order at once, and the pipe passes on one as small as
@@ -165,7 +165,7 @@ func (g *guard) isOverdue() bool {
 		if left <= 0 {
 			return true
 		}
-		g.wait(left)
+		g.wait(-1, left)
 	}
 	return passed()
 }
