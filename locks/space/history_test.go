@@ -648,10 +648,10 @@ func (h *history) step() error {
 	return nil
 }
 
-// askedAgain returns the nested waits that a declaration has just taken out, by how they ended.
+// askedAgain returns the nested waits that a declaration has just taken out, in their order, by how
+// they ended.
 func (h *history) askedAgain() (asked []string, err error) {
-	d, err := h.dump()
-	if err != nil {
+	if _, err := h.dump(); err != nil { // reads h.past
 		return nil, err
 	}
 	ended := make(map[string]int)
@@ -659,18 +659,23 @@ func (h *history) askedAgain() (asked []string, err error) {
 		_, text, _ := strings.Cut(entry, " ")
 		return text
 	}
-	for _, entry := range d.past {
+	for _, entry := range h.past {
 		ended[timeless(entry)]++
 	}
 	for _, entry := range h.model.past {
 		ended[timeless(entry)]--
 	}
+	ids := make(map[string]string)
 	for id, w := range h.model.waits {
-		if ended[timeless(w.entry(0, "d"))] > 0 {
+		ids[timeless(w.entry(0, "d"))] = id
+	}
+	for _, entry := range slices.Backward(h.past) { // the last ones are new
+		if id, ok := ids[timeless(entry)]; ok && ended[timeless(entry)] > 0 {
+			ended[timeless(entry)]--
 			asked = append(asked, id)
 		}
 	}
-	slices.Sort(asked)
+	slices.Reverse(asked)
 	return asked, nil
 }
 
