@@ -3,12 +3,16 @@
 package command_test
 
 import (
+	"bufio"
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -229,4 +233,77 @@ func TestGuardThatIsTerminatedBeforeItsHandlersIsNoFailure(t *testing.T) {
 	if err := e.Execute(t.Context(), attempt); !errors.Is(err, jobs.ErrTerminated) {
 		t.Errorf("got %v, want it ended by a SIGTERM", err)
 	}
+}
+
+// helperTrace debugs a process until its input ends. It writes a line when it has begun.
+func helperTrace(pid int) {
+	const seize = 0x4206 // PTRACE_SEIZE
+	runtime.LockOSThread()
+	if _, _, err := syscall.Syscall6(syscall.SYS_PTRACE, seize, uintptr(pid), 0, 0, 0, 0); err != 0 {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println("traces")
+	_, _ = io.Copy(io.Discard, os.Stdin)
+}
+
+// TestGuardRestsWhileADebuggerHoldsTheEndOfItsCommand: a guard can reap a command that is debugged
+// only when the debugger has seen it end. Until then, the guard must not search for descendants all
+// the time.
+func TestGuardRestsWhileADebuggerHoldsTheEndOfItsCommand(t *testing.T) {
+	t.Parallel()
+	f := newForest(t)
+	attempt, _ := f.attempt(tree + "wait")
+	result := execute(t, t.Context(), newExecutor(0), attempt)
+	f.grown(t)
+	guardPID, pid := guardOf(t, f), f.pids()[0]
+	debugger := exec.Command(os.Args[0], "trace", itoa(pid))
+	input, err := debugger.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	output, err := debugger.StdoutPipe()
+	if err == nil {
+		err = debugger.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = debugger.Wait() }()
+	defer input.Close()
+	switch line, err := bufio.NewReader(output).ReadString('\n'); {
+	case line == "operation not permitted\n":
+		t.Skip("this system lets nobody debug other processes")
+	case err != nil || line != "traces\n":
+		t.Fatalf("the debugger writes %q: %v", line, err)
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the command has ended", func() bool { return !alive(pid) })
+	const looks = 2 * time.Second
+	before := processorTime(t, guardPID)
+	time.Sleep(looks)
+	if used := processorTime(t, guardPID) - before; used > looks/3 {
+		t.Errorf("the guard used %v of processor time in %v", used, looks)
+	}
+	input.Close()
+	var exit *command.ExitError
+	if err := wait(t, result); !errors.As(err, &exit) || exit.Signal != syscall.SIGKILL {
+		t.Errorf("got %v, want it killed", err)
+	}
+	if left := f.alive(); len(left) > 0 {
+		t.Errorf("%v are left", left)
+	}
+}
+
+// processorTime returns the processor time that a process has used so far.
+func processorTime(t *testing.T, pid int) time.Duration {
+	t.Helper()
+	stat, err := os.ReadFile("/proc/" + itoa(pid) + "/stat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+	return time.Duration(atoi(fields[11])+atoi(fields[12])) * 10 * time.Millisecond
 }

@@ -57,10 +57,10 @@ func notByHand() int {
 	return 2
 }
 
-// guard is the state of a guard process. It has one goroutine, because with more of them threads
-// wake each other, which takes more processor time than all that a guard does. So nothing else
-// starts, signals or reaps processes, and a process ID that it uses cannot have passed to another
-// process in between.
+// guard is the state of a guard process. Only the goroutine of Main uses it: if others waited for
+// orders and signals, threads would wake each other, which takes more processor time than all that
+// a guard does. That goroutine alone starts, signals and reaps processes, so a process ID that it
+// uses cannot have passed to another process in between.
 type guard struct {
 	orders  io.Reader // OrdersFD; nil once the worker is dead or has ordered an end
 	reports *os.File
@@ -70,7 +70,7 @@ type guard struct {
 	killBy time.Duration // reading of the boot clock; 0 means none
 	pid    int           // the command
 	// A descriptor that can be read when the command has ended; -1 means none: the command has not
-	// started, has been reaped, or the system has no such descriptors.
+	// started, it has ended, or the system has no such descriptors.
 	end   int
 	group bool // the command has its own process group
 
@@ -142,7 +142,13 @@ func (g *guard) wait(end int, timeout time.Duration) bool {
 	if g.orders != nil {
 		orders = OrdersFD
 	}
-	if !awaitOrder(orders, end, timeout) {
+	ordered, ended := await(orders, end, timeout)
+	if ended {
+		// A debugger may delay the reaping. Until then, the descriptor could always be read.
+		_ = syscall.Close(g.end)
+		g.end = -1
+	}
+	if !ordered {
 		return false
 	}
 	// Does not block: the worker writes an order at once, and the pipe passes on one as small as
@@ -171,28 +177,31 @@ func (g *guard) isOverdue() bool {
 }
 
 func (g *guard) nextLook() time.Duration {
-	switch {
-	case g.killing:
+	if g.killing {
 		// A process that just lost its parent is a new child of the guard. Nothing reports that.
 		return min(look, time.Millisecond/2<<min(g.rounds, 10))
-	case g.end == -1:
-		return look / 10
-	case g.killBy != 0:
-		return min(look, max(g.killBy-bootclock.Now(), 0))
-	default:
-		return look
 	}
+	limit := look
+	if g.end == -1 {
+		limit /= 10
+	}
+	if g.killBy != 0 {
+		limit = min(limit, max(g.killBy-bootclock.Now(), 0))
+	}
+	return limit
 }
 
 // start starts the command.
 func (g *guard) start(s *Start, path string) (err error) {
 	attr := &syscall.SysProcAttr{Setpgid: true, Pgid: s.Group}
 	dieWithParent(attr)
-	showEnd(attr, &g.end)
 	g.group = s.Group == 0
 	s.Mark.set()
 	// Not with os/exec, which would wait for the command itself: here one loop reaps all children.
 	g.pid, err = syscall.ForkExec(path, s.Argv, &syscall.ProcAttr{Env: s.Env, Files: []uintptr{0, 1, 2}, Sys: attr})
+	if err == nil {
+		g.end = endOf(g.pid)
+	}
 	return err
 }
 
@@ -298,18 +307,14 @@ func (g *guard) reap() bool {
 			return false
 		case pid == g.pid && !g.ended:
 			g.ended = true
-			if g.end != -1 {
-				_ = syscall.Close(g.end)
-				g.end = -1
-			}
-			end := &Ended{Stopped: g.stopped, Overdue: g.overdue, Terminated: g.terminated()}
-			if status.Signaled() {
-				end.Signal = status.Signal()
-			} else {
-				end.Code = status.ExitStatus()
-			}
+			end := &Ended{Stopped: g.stopped, Overdue: g.overdue}
 			// First of all, so that none of its processes continues.
 			g.kill()
+			if status.Signaled() {
+				end.Signal = status.Signal()
+			} else if end.Code = status.ExitStatus(); end.Code != 0 {
+				end.Terminated = g.terminated()
+			}
 			g.report(Report{Ended: end})
 		case g.ended && !g.stopped && status.Signaled() && status.Signal() == syscall.SIGKILL:
 			g.leftovers++
@@ -319,8 +324,8 @@ func (g *guard) reap() bool {
 
 // terminated reports whether this process has received a SIGTERM. Call it once.
 func (g *guard) terminated() bool {
-	// Stop waits until the signals that have arrived are in the channel. The other channel keeps
-	// SIGTERM from ending this process from now on.
+	// Stop waits until the signals whose handlers have run are in the channel. The other channel
+	// keeps SIGTERM from ending this process from now on.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGTERM)
 	signal.Stop(g.terms)
 	return len(g.terms) > 0

@@ -64,7 +64,8 @@ type Ended struct {
 	Stopped bool // it was asked to stop, or the guard killed it
 	Overdue bool // the guard killed it because the deadline had passed
 
-	// The guard received a SIGTERM that did not come through the worker.
+	// The command exited with another status than 0 after the guard had received a SIGTERM. The
+	// worker's own SIGTERMs go to the command alone.
 	Terminated bool
 }
 

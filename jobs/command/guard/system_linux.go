@@ -14,9 +14,10 @@ const (
 	setChildSubreaper = 36 // PR_SET_CHILD_SUBREAPER
 	rttime            = 15 // RLIMIT_RTTIME
 
-	readable    = 1 // POLLIN
-	ignored     = 1 // SIG_IGN
-	sizeOfMasks = 8 // bytes of a set of signals
+	openPidfd   = 434 // SYS_PIDFD_OPEN
+	readable    = 1   // POLLIN
+	ignored     = 1   // SIG_IGN
+	sizeOfMasks = 8   // bytes of a set of signals; MIPS has 16, and another order of fields
 
 	currentFolder = -0x64 // AT_FDCWD
 	effectiveIDs  = 0x200 // AT_EACCESS
@@ -71,20 +72,27 @@ func dieWithParent(attr *syscall.SysProcAttr) { attr.Pdeathsig = syscall.SIGKILL
 func survive(signals ...syscall.Signal) {
 	action := struct {
 		handler uintptr
-		_       [4]uint64 // flags, restorer and mask, whose order differs: all are zero
+		_       [4]uint64 // flags, restorer and mask: all zero
 	}{handler: ignored}
 	for _, sig := range signals {
 		_, _, _ = syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(&action)), 0, sizeOfMasks, 0, 0)
 	}
 }
 
-// showEnd makes the start of a process with attr set *end to a descriptor that can be read as soon
-// as the process has ended (a pidfd), or to -1 if the kernel has none.
-func showEnd(attr *syscall.SysProcAttr, end *int) { attr.PidFD = end }
+// endOf returns a descriptor that can be read as soon as a child has ended (a pidfd), or -1 if the
+// system has none: Linux before 5.3 has none, and a sandbox may forbid them. Started processes do
+// not inherit it.
+func endOf(pid int) int {
+	fd, _, err := syscall.Syscall(openPidfd, uintptr(pid), 0, 0)
+	if err != 0 {
+		return -1
+	}
+	return int(fd)
+}
 
-// awaitOrder waits until one of two descriptors can be read, orders or end, or for the timeout. It
-// reports whether that is orders. -1 means no descriptor. A signal can make it return early.
-func awaitOrder(orders, end int, timeout time.Duration) bool {
+// await waits until one of two descriptors can be read, orders or end, or for the timeout. It
+// reports which can be read. -1 means no descriptor. A signal can make it return early.
+func await(orders, end int, timeout time.Duration) (ordered, ended bool) {
 	type pollFD struct {
 		fd               int32
 		awaited, happens int16
@@ -92,7 +100,10 @@ func awaitOrder(orders, end int, timeout time.Duration) bool {
 	fds := [...]pollFD{{fd: int32(orders), awaited: readable}, {fd: int32(end), awaited: readable}}
 	limit := syscall.NsecToTimespec(int64(timeout))
 	_, _, err := syscall.Syscall6(syscall.SYS_PPOLL, uintptr(unsafe.Pointer(&fds)), uintptr(len(fds)), uintptr(unsafe.Pointer(&limit)), 0, 0, 0)
-	return err == 0 && fds[0].happens != 0 // also at the end of the pipe
+	if err != 0 {
+		return false, false
+	}
+	return fds[0].happens != 0, fds[1].happens != 0 // also at the end of the pipe
 }
 
 // childrenOf returns the children of a process. It reads the parent of every process, because

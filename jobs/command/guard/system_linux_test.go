@@ -35,43 +35,44 @@ func TestAGuardWaitsForOrdersAndForTheEndOfItsCommand(t *testing.T) {
 	}
 	defer orders.Close()
 	defer worker.Close()
-	var end int
-	attr := &syscall.SysProcAttr{}
-	showEnd(attr, &end)
-	command, err := os.StartProcess("/bin/sleep", []string{"sleep", "1000"}, &os.ProcAttr{Sys: attr})
+	command, err := os.StartProcess("/bin/sleep", []string{"sleep", "1000"}, &os.ProcAttr{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = command.Kill(); _, _ = command.Wait() }()
+	end := endOf(command.Pid)
 	if end == -1 {
 		t.Fatal("this kernel shows no end of a process")
 	}
 	defer syscall.Close(end)
-	const forever = time.Minute
 	fd := int(orders.Fd())
-	await := func(what string, want bool, orders, end int, timeout time.Duration) {
+	expect := func(what string, ordered, ended bool, orders, end int) {
 		t.Helper()
-		for start := time.Now(); ; { // a signal of the runtime may end a wait early
-			got := awaitOrder(orders, end, timeout)
-			if passed := time.Since(start); got != want || passed >= forever {
-				t.Fatalf("%s: got %v after %v, want %v at once", what, got, passed, want)
-			} else if got || timeout == forever || passed >= timeout {
-				return
-			}
+		limit := 10 * time.Millisecond
+		if ordered || ended {
+			limit = time.Minute
+		}
+		gotOrdered, gotEnded := false, false
+		// a signal of the runtime may end a wait early
+		for start := time.Now(); !gotOrdered && !gotEnded && time.Since(start) < limit; {
+			gotOrdered, gotEnded = await(orders, end, limit)
+		}
+		if gotOrdered != ordered || gotEnded != ended {
+			t.Fatalf("%s: got %v and %v, want %v and %v", what, gotOrdered, gotEnded, ordered, ended)
 		}
 	}
-	await("nothing has happened", false, fd, end, 10*time.Millisecond)
-	await("there is nothing to wait for", false, -1, -1, 10*time.Millisecond)
+	expect("nothing has happened", false, false, fd, end)
+	expect("there is nothing to wait for", false, false, -1, -1)
 	if err := (Order{KillBy: 1}).Send(worker); err != nil {
 		t.Fatal(err)
 	}
-	await("an order has arrived", true, fd, end, forever)
+	expect("an order has arrived", true, false, fd, end)
 	if o, err := ReceiveOrder(orders); err != nil || o.KillBy != 1 {
 		t.Fatalf("got %+v and %v", o, err)
 	}
-	await("the order has been read", false, fd, end, 10*time.Millisecond)
+	expect("the order has been read", false, false, fd, end)
 	_ = command.Kill()
-	await("the command has ended", false, fd, end, forever)
+	expect("the command has ended", false, true, fd, end)
 	worker.Close()
-	await("the worker is dead", true, fd, -1, forever)
+	expect("the worker is dead", true, false, fd, -1)
 }

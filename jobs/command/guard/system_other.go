@@ -35,13 +35,13 @@ func survive(signals ...syscall.Signal) {
 	}
 }
 
-// showEnd sets *end to -1: no descriptor shows the end of a process.
-func showEnd(_ *syscall.SysProcAttr, end *int) { *end = -1 }
+// endOf returns -1: no descriptor shows the end of a process.
+func endOf(int) int { return -1 }
 
-// awaitOrder waits until orders can be read, or for the timeout. It reports whether orders can be
-// read. A signal can make it return early.
-func awaitOrder(orders, _ int, timeout time.Duration) bool {
+// await waits until orders can be read, or for the timeout. It reports whether orders can be read.
+// A signal can make it return early.
+func await(orders, _ int, timeout time.Duration) (ordered, ended bool) {
 	fds := []unix.PollFd{{Fd: int32(orders), Events: unix.POLLIN}}
 	_, err := unix.Poll(fds, int((timeout + time.Millisecond - 1).Milliseconds()))
-	return err == nil && fds[0].Revents != 0 // also at the end of the pipe
+	return err == nil && fds[0].Revents != 0, false // also at the end of the pipe
 }
