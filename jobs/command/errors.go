@@ -15,7 +15,7 @@ type ExitError struct {
 	Code   int            // the exit status; 0 if a signal ended the command
 	Signal syscall.Signal // 0 if the command exited
 
-	terminated bool // the guard received a SIGTERM too, before the command exited
+	terminated bool // the command failed after its guard had received a SIGTERM
 }
 
 // Is reports whether target is [jobs.ErrTerminated] and a SIGTERM ended the command. That means
@@ -23,7 +23,7 @@ type ExitError struct {
 // after its guard had received a SIGTERM. A service manager sends one to all processes of a
 // service.
 func (e *ExitError) Is(target error) bool {
-	return target == jobs.ErrTerminated && (e.ExitCode() == 128+int(syscall.SIGTERM) || e.terminated && e.Signal == 0)
+	return target == jobs.ErrTerminated && (e.ExitCode() == 128+int(syscall.SIGTERM) || e.terminated)
 }
 
 func (e *ExitError) Error() string {

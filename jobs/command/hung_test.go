@@ -3,17 +3,15 @@
 package command_test
 
 import (
-	"bufio"
 	"context"
 	"errors"
-	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -25,8 +23,8 @@ import (
 	"lockstep/locks/bootclock"
 )
 
-// Processes that hang: commands that cannot be killed, guards that do not respond, and a lookup
-// that takes too long.
+// Processes that hang: commands that cannot be killed or reaped, guards that do not respond, and a
+// lookup that takes too long.
 
 // helperHungGuard is a guard that takes no orders. It makes the file in $GATE, and ends when that
 // file is removed. If started, it reports a process that no signal reaches.
@@ -235,16 +233,34 @@ func TestGuardThatIsTerminatedBeforeItsHandlersIsNoFailure(t *testing.T) {
 	}
 }
 
-// helperTrace debugs a process until its input ends. It writes a line when it has begun.
-func helperTrace(pid int) {
-	const seize = 0x4206 // PTRACE_SEIZE
-	runtime.LockOSThread()
-	if _, _, err := syscall.Syscall6(syscall.SYS_PTRACE, seize, uintptr(pid), 0, 0, 0, 0); err != 0 {
-		fmt.Println(err)
-		return
+// debug debugs a process, as a debugger that has been left at its prompt. The process can be reaped
+// only after a call of leave, which kills it.
+func debug(t *testing.T, pid int) (leave func()) {
+	t.Helper()
+	const seize, anyThread = 0x4206, 0x40000000 // PTRACE_SEIZE, __WALL
+	left, begun, ended := make(chan struct{}), make(chan error, 1), make(chan struct{})
+	go func() {
+		defer close(ended)
+		runtime.LockOSThread() // a thread is a debugger, not its process
+		defer runtime.UnlockOSThread()
+		if _, _, err := syscall.Syscall6(syscall.SYS_PTRACE, seize, uintptr(pid), 0, 0, 0, 0); err != 0 {
+			begun <- err
+			return
+		}
+		close(begun)
+		<-left
+		_, _ = syscall.Wait4(pid, nil, anyThread, nil)
+	}()
+	leave = sync.OnceFunc(func() {
+		_ = syscall.Kill(pid, syscall.SIGKILL)
+		close(left)
+		<-ended
+	})
+	t.Cleanup(leave)
+	if err := <-begun; err != nil {
+		t.Fatalf("debug process %d: %v", pid, err)
 	}
-	fmt.Println("traces")
-	_, _ = io.Copy(io.Discard, os.Stdin)
+	return leave
 }
 
 // TestGuardRestsWhileADebuggerHoldsTheEndOfItsCommand: a guard can reap a command that is debugged
@@ -257,26 +273,7 @@ func TestGuardRestsWhileADebuggerHoldsTheEndOfItsCommand(t *testing.T) {
 	result := execute(t, t.Context(), newExecutor(0), attempt)
 	f.grown(t)
 	guardPID, pid := guardOf(t, f), f.pids()[0]
-	debugger := exec.Command(os.Args[0], "trace", itoa(pid))
-	input, err := debugger.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	output, err := debugger.StdoutPipe()
-	if err == nil {
-		err = debugger.Start()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = debugger.Wait() }()
-	defer input.Close()
-	switch line, err := bufio.NewReader(output).ReadString('\n'); {
-	case line == "operation not permitted\n":
-		t.Skip("this system lets nobody debug other processes")
-	case err != nil || line != "traces\n":
-		t.Fatalf("the debugger writes %q: %v", line, err)
-	}
+	leave := debug(t, pid)
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
@@ -287,7 +284,7 @@ func TestGuardRestsWhileADebuggerHoldsTheEndOfItsCommand(t *testing.T) {
 	if used := processorTime(t, guardPID) - before; used > looks/3 {
 		t.Errorf("the guard used %v of processor time in %v", used, looks)
 	}
-	input.Close()
+	leave()
 	var exit *command.ExitError
 	if err := wait(t, result); !errors.As(err, &exit) || exit.Signal != syscall.SIGKILL {
 		t.Errorf("got %v, want it killed", err)

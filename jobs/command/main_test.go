@@ -47,9 +47,6 @@ func TestMain(m *testing.M) {
 		case "hung", "hung with a command":
 			helperHungGuard(os.Args[1] != "hung")
 			os.Exit(0)
-		case "trace":
-			helperTrace(atoi(os.Args[2]))
-			os.Exit(0)
 		case "show":
 			helperShow()
 			os.Exit(0)

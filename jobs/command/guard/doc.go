@@ -14,6 +14,6 @@
 // Hence this package, and the packages that it imports, do without reflect and unicode, and without
 // what imports these: fmt, strings, bytes, encoding/..., os/exec, golang.org/x/sys/unix. As soon as
 // reflect is initialized, most of the program is, in the order of paths, before any package of
-// ours. A few lines here replace each of them: the messages, the lookup in PATH, three system
+// ours. A few lines here replace each of them: the messages, the lookup in PATH, the system
 // calls. A test of lockstep/cmd fails if an import brings them back.
 package guard

@@ -66,9 +66,8 @@ func dieWithParent(attr *syscall.SysProcAttr) { attr.Pdeathsig = syscall.SIGKILL
 // survive makes this process ignore signals, and not the processes that it starts. Those would
 // inherit what package os/signal ignores. In a process that it starts, the runtime resets every
 // signal for which it has installed a handler, and it does not know that survive has replaced the
-// handlers.
-// Catching the signals would take longer: package os/signal makes two threads wake each other for
-// each of them.
+// handlers. Catching the signals would take longer: package os/signal makes two threads wake each
+// other for each of them.
 func survive(signals ...syscall.Signal) {
 	action := struct {
 		handler uintptr
