@@ -70,7 +70,8 @@
 //
 // kept: the server's time of a pair, and of a hand-off, in two lock spaces that take turns: one
 // keeps how each hold and each wait has ended, the other does not. The difference is what that
-// costs an end. Below it is the memory that an entry takes.
+// costs an end. Ends that share a script also share the command that keeps them. Below it is the
+// memory that an entry takes.
 //
 // admin: each page of the admin server beside very many jobs, runs, holds, waits and workers: the
 // server's time, the size of the page, and the longest of the commands that it sends to Redis. The

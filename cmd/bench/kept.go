@@ -7,12 +7,14 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"golang.org/x/sync/errgroup"
 
 	"lockstep/locks"
 )
 
-// keptCalls is how often a sample of measureKept does the same.
-const keptCalls = 100
+// keptCalls is how many holds and waits end in a sample of measureKept, and keptCallers how many
+// goroutines share its scripts.
+const keptCalls, keptCallers = 100, 64
 
 // measureKept compares two lock spaces of one server: one keeps how holds and waits have ended, the
 // other does not. They take turns.
@@ -32,7 +34,7 @@ func measureKept(ctx context.Context, set settings, r *result) error {
 		spaces = append(spaces, space)
 	}
 	set.rounds *= 25 // the difference is a tenth of what is measured
-	r.note("medians of %d rounds of %d calls; one caller at a time; server µs of all scripts", set.rounds, keptCalls)
+	r.note("medians of %d rounds; server µs of all scripts of a call", set.rounds)
 	r.Columns = []string{"what", "nothing kept", "kept", "ends", "added an end"}
 	for _, use := range []struct {
 		name string
@@ -42,6 +44,7 @@ func measureKept(ctx context.Context, set settings, r *result) error {
 		{"pair of a small bundle", 1, (*keptSpace).small},
 		{"pair of a share", 1, (*keptSpace).share},
 		{"hand-off to a waiting request", 3, (*keptSpace).handOff},
+		{fmt.Sprintf("%d pairs at once", keptCallers), keptCallers, (*keptSpace).crowd},
 		{"pair of 100 names", 1, (*keptSpace).wide},
 	} {
 		set.step("%s, with and without a history", use.name)
@@ -49,7 +52,7 @@ func measureKept(ctx context.Context, set settings, r *result) error {
 		for round := range set.rounds + 1 {
 			for i := range spaces {
 				i = (i + round) % len(spaces)
-				micro, err := spaces[i].sample(ctx, s, use.call)
+				micro, err := spaces[i].sample(ctx, s, max(10, int(keptCalls/use.ends)), use.call)
 				if err != nil {
 					return fmt.Errorf("%s: %w", use.name, err)
 				}
@@ -100,19 +103,19 @@ func (k *keptSpace) close(ctx context.Context) { _ = k.client.Close(ctx) }
 
 func (k *keptSpace) key(name string) string { return "{" + k.name + "}:" + name }
 
-// sample returns the server's time of a call, in µs.
-func (k *keptSpace) sample(ctx context.Context, s *server, call func(*keptSpace, context.Context) error) (float64, error) {
+// sample returns the server's time of a call, in µs, from a number of calls.
+func (k *keptSpace) sample(ctx context.Context, s *server, calls int, call func(*keptSpace, context.Context) error) (float64, error) {
 	before, err := s.usage(ctx)
 	if err != nil {
 		return 0, err
 	}
-	for range keptCalls {
+	for range calls {
 		if err := call(k, ctx); err != nil {
 			return 0, err
 		}
 	}
 	after, err := s.usage(ctx)
-	return after.since(before).scriptTime() / keptCalls, err
+	return after.since(before).scriptTime() / float64(calls), err
 }
 
 func (k *keptSpace) pair(ctx context.Context, part locks.Part) error {
@@ -132,6 +135,16 @@ func (k *keptSpace) share(ctx context.Context) error {
 }
 
 func (k *keptSpace) wide(ctx context.Context) error { return k.pair(ctx, locks.Exclusive(k.names...)) }
+
+// crowd locks and unlocks a resource of its own for each of many callers. Their requests share
+// scripts.
+func (k *keptSpace) crowd(ctx context.Context) error {
+	var callers errgroup.Group
+	for i := range keptCallers {
+		callers.Go(func() error { return k.pair(ctx, locks.Exclusive(k.names[i])) })
+	}
+	return callers.Wait()
+}
 
 // handOff makes a request wait for a lock, and releases both holds.
 func (k *keptSpace) handOff(ctx context.Context) error {

@@ -130,6 +130,50 @@ func TestAWideBundleIsKeptWhole(t *testing.T) {
 	})
 }
 
+// TestManyLongEndsAtOnceAreKeptWhole releases as many holds as one script may, with the longest
+// infos and names. Their entries are more elements than Lua unpacks at once.
+func TestManyLongEndsAtOnceAreKeptWhole(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
+		r := newRig(t, rdb)
+		r.open(t, "s", 60_000)
+		const holds, names = 200, 5
+		info := `"` + strings.Repeat("i", 4<<10-2) + `"`
+		members, counts, bundles := []any{holds}, []any{}, []any{}
+		for i := range holds {
+			asked := ask("s", fmt.Sprint("s.", i), 0, 0)
+			asked.info = info
+			for j := range names {
+				name := fmt.Sprintf("bill:%04d:%d:%s", i, j, strings.Repeat("n", MaxName-len("bill:0000:0:")))
+				asked.items, bundles = append(asked.items, "x"+name), append(bundles, name)
+			}
+			granted := r.do(t, "acquire", asked.args()...)
+			if granted[0] != "granted" {
+				t.Fatalf("got %q, want a grant", granted)
+			}
+			members = append(members, Holds.Text(&StoredHold{
+				Session: "s\x00" + asked.id, Token: granted[1], Since: granted[2], Info: info, Items: strings.Join(asked.items, "\x1f"),
+			}))
+			counts = append(counts, names)
+		}
+		if got := r.do(t, "release.all", slices.Concat(members, counts, bundles)...); got[0] != strings.Repeat("1", holds) {
+			t.Fatalf("got %q", got)
+		}
+		if n := rdb.LLen(r.ctx, r.keys[8]).Val(); n < 9000 {
+			t.Errorf("%d elements are too few for this test", n)
+		}
+		all := r.readPast(t)
+		if len(all) != holds {
+			t.Fatalf("got %d entries, want %d", len(all), holds)
+		}
+		for i, e := range all {
+			if e.ID != HoldID(fmt.Sprint("s.", i)) || string(e.Info) != info || len(e.Names) != names || e.Names[4] != bundles[names*i+4] {
+				t.Fatalf("entry %d is of %s, with an info of %d bytes and %d names", i, e.ID, len(e.Info), len(e.Names))
+			}
+		}
+	})
+}
+
 // endsLua ends as many holds of typical runs as ARGV[1] says.
 const endsLua = `
 for i = 1, tonumber(ARGV[1]) do

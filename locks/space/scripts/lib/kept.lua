@@ -33,27 +33,39 @@ local function trimEndings(at)
   call('HINCRBY', KEYS[7], 'endings_gone', gone)
 end
 
--- keepEnd appends the entry of a hold or a wait that has ended. at: server ms, as text. how: its
--- first field. record: the others, after something and \0, so that a member of the key hold as it
--- was granted can be the record of its end. The scheduler's runs name themselves in their info and
--- in their bundle: the entry has the run once, after # in place of the info.
-local function keepEnd(at, how, record)
+-- keepEnd appends the entries of holds or waits that have ended. at: server ms, as text. how: their
+-- first field. Each record has the others, after something and \0, so that a member of the key hold
+-- as it was granted can be the record of its end. The scheduler's runs name themselves in their
+-- info and in their bundle: their entries have the run once, after # in place of the info.
+local function keepEnd(at, how, ...)
   local find, sub = string.find, string.sub
-  local from = find(record, '\0', 1, true) + 1
-  local info, entry = find(record, '\31{"job":"', from, true), nil
-  if info then
-    local _, run, after = string.match(record, '^{"job":"([^"]*)","run":"(%1[#@][^"]*)"}()', info + 1)
-    local own, last = find(record, '\31xrun:' .. (run or '\0'), after or info, true)
-    if own and (last == #record or find(record, '\31', last + 1, true) == last + 1) then
-      entry = sub(record, from, info) .. '#' .. run .. sub(record, after, own - 1) .. sub(record, last + 1)
+  local records, elements, size = {...}, {...}, 0 -- each record has at least one element
+  for i = 1, #records do
+    local record = records[i]
+    local from = find(record, '\0', 1, true) + 1
+    local info, entry = find(record, '\31{"job":"', from, true), nil
+    if info then
+      local _, run, after = string.match(record, '^{"job":"([^"]*)","run":"(%1[#@][^"]*)"}()', info + 1)
+      local own, last = find(record, '\31xrun:' .. (run or '\0'), after or info, true)
+      if own and (last == #record or find(record, '\31', last + 1, true) == last + 1) then
+        entry = sub(record, from, info) .. '#' .. run .. sub(record, after, own - 1) .. sub(record, last + 1)
+      end
+    end
+    entry = at .. '\31' .. how .. '\31' .. (entry or sub(record, from))
+    size = size + 1
+    elements[size] = #entry > 140 and sub(entry, 1, 140) or entry
+    for j = 141, #entry, 139 do
+      size = size + 1
+      elements[size] = '\31' .. sub(entry, j, j + 138)
+    end
+    -- Lua unpacks a few thousand elements at most. An entry is appended whole, or not at all.
+    if size > 1000 or i == #records then
+      local n = redis.pcall('RPUSHX', KEYS[9], unpack(elements, 1, size))
+      -- Reading the bounds takes longer than the rest, so one element in a hundred does it.
+      if type(n) == 'number' and n % 100 < size and n > 0 then trimEndings(at) end
+      size = 0
     end
   end
-  entry = at .. '\31' .. how .. '\31' .. (entry or sub(record, from))
-  local n, parts = #entry, {}
-  for i = 141, n, 139 do parts[#parts + 1] = '\31' .. sub(entry, i, i + 138) end
-  n = redis.pcall('RPUSHX', KEYS[9], n > 140 and sub(entry, 1, 140) or entry, unpack(parts))
-  -- Reading the bounds takes longer than the rest, so one element in a hundred does it.
-  if type(n) == 'number' and n % 100 <= #parts and n > 0 then trimEndings(at) end
 end
 
 -- retain sets how much the space keeps: ms and a number of entries, joined by a blank; 0 0 for

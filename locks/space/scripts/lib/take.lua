@@ -101,8 +101,7 @@ local function asGranted(list, first, last) return redis.call('ZMSCORE', KEYS[3]
 local function giveBack(at, list, first, ...)
   if redis.call('ZREM', KEYS[3], ...) == 0 then return false end
   redis.call('HDEL', KEYS[2], unpack(list, first))
-  local members, clock = {...}, not at and redis.call('TIME')
-  at = at or clock[1] .. string.sub('00000' .. clock[2], -6, -4)
-  for i = 1, #members do keepEnd(at, 'hr', members[i]) end
+  local clock = not at and redis.call('TIME')
+  keepEnd(at or clock[1] .. string.sub('00000' .. clock[2], -6, -4), 'hr', ...)
   return true
 end
