@@ -1334,7 +1334,8 @@ func (m *model) revoke(name string, token int64, how string) []string {
 			continue
 		}
 		switch h := m.holds[o.tag[1:]]; {
-		case h.token == token:
+		// After a loss of data at the same microsecond, two holds may have one token.
+		case h.token == token && (id == "" || o.mode == 'x'):
 			id = o.tag[1:]
 		case other == "" || o.mode == 'x':
 			other = fmt.Sprint(h.token)
