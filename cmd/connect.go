@@ -146,7 +146,8 @@ func open(ctx context.Context, settings configs.Redis) (redis.UniversalClient, e
 	try, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
 	err = rdb.Ping(try).Err()
-	if err == nil {
+	// Redis refuses a PING, like a write, while it cannot write to its disk; it can still be read.
+	if err == nil || space.CodeOf(err) == "MISCONF" {
 		return rdb, nil
 	}
 	_ = rdb.Close() // nothing was sent
@@ -180,7 +181,7 @@ func open(ctx context.Context, settings configs.Redis) (redis.UniversalClient, e
 func (c *connection) away(err error) error { return lostRedis(c.settings.Redis, err) }
 
 // lostRedis gives the exit code of an unreachable Redis to a network error and to the reply of a
-// server that is not ready.
+// server that is not ready, or takes no writes.
 func lostRedis(settings configs.Redis, err error) error {
 	var network net.Error
 	var known *exitError
@@ -192,6 +193,11 @@ func lostRedis(settings configs.Redis, err error) error {
 		return exit(exitRedis, fmt.Errorf("no TLS connection to Redis at %s: %w", settings.SafeURL(), secure))
 	case unready(err):
 		return exit(exitRedis, fmt.Errorf("the Redis at %s is not ready: %w; try again", settings.SafeURL(), err))
+	case space.CodeOf(err) == "MISCONF":
+		return exit(exitRedis, fmt.Errorf("the Redis at %s takes no writes: %w; make room on its disk, or see in its log why it cannot write",
+			settings.SafeURL(), err))
+	case space.CodeOf(err) == "OOM":
+		return exit(exitRedis, fmt.Errorf("the Redis at %s takes no writes: %w; raise its maxmemory, or make room", settings.SafeURL(), err))
 	case errors.As(err, &network) || errors.Is(err, io.EOF):
 		return exit(exitRedis, fmt.Errorf("lost connection to Redis at %s: %w", settings.SafeURL(), err))
 	}

@@ -136,7 +136,7 @@ func (t *tool) lockExec(cmd *cobra.Command, parts []locks.Part, wanted, argv []s
 		return refuse("%w", err)
 	}
 	if err != nil {
-		return err
+		return conn.away(err)
 	}
 	var hold *locks.Hold
 	defer func() {
@@ -152,7 +152,7 @@ func (t *tool) lockExec(cmd *cobra.Command, parts []locks.Part, wanted, argv []s
 
 	for _, name := range slices.Sorted(maps.Keys(permits)) {
 		if _, err := client.Declare(ctx, name, permits[name]); err != nil {
-			return notAcquired(err)
+			return conn.away(notAcquired(err))
 		}
 	}
 	// Before the grant: otherwise a signal that comes between the grant and the start of the
@@ -160,7 +160,7 @@ func (t *tool) lockExec(cmd *cobra.Command, parts []locks.Part, wanted, argv []s
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	holds, err := acquire(ctx, client, chain, parts)
 	if err != nil {
-		return notAcquired(err)
+		return conn.away(notAcquired(err))
 	}
 	hold = holds[0]
 	t.manners.Store(handsOff) // from here on, signals are for the command

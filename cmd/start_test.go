@@ -205,6 +205,29 @@ func TestLoadingRedisIsUnreachable(t *testing.T) {
 	}
 }
 
+// A full disk stops writes, not reads, and each refused command names it.
+func TestRedisThatCannotWriteToItsDiskIsReadAndNamed(t *testing.T) {
+	t.Parallel()
+	server := redistest.New(t, redistest.Options{})
+	config := writeFile(t, "lockstep.yaml", `jobs: {a: {command: ["true"]}}`)
+	env := toolEnv(t, "REDIS_URL="+server.URL(), "LOCKSTEP_CONFIG="+config, "LOCKSTEP_ADMIN__LISTEN=127.0.0.1:0")
+	must(t, redistest.BreakSnapshots(t.Context(), server.Client(t)))
+	for _, read := range [][]string{{"lock", "ls"}, {"run", "ls"}} {
+		if _, stderr, code := runTool(t, env, read...); code != 0 {
+			t.Errorf("%s: exit code %d: %s", read, code, stderr)
+		}
+	}
+	if stdout, stderr, _ := runTool(t, env, "doctor"); !strings.Contains(stdout, "it cannot write to its disk") {
+		t.Errorf("the doctor says %s%s", stdout, stderr)
+	}
+	for _, write := range [][]string{{"enqueue", "a"}, {"lock", "exec", "--exclusive", "x", "--wait", "0s", "true"}, {"start"}} {
+		_, stderr, code := runTool(t, env, write...)
+		if code != exitRedis || !strings.Contains(stderr, "MISCONF") || !strings.Contains(stderr, "make room on its disk") {
+			t.Errorf("%s: exit code %d, %q; want %d and the remedy", write, code, stderr, exitRedis)
+		}
+	}
+}
+
 func TestInterruptedWaitIsNotAFailure(t *testing.T) {
 	t.Parallel()
 	server := redistest.New(t, redistest.Options{})

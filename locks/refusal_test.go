@@ -3,8 +3,6 @@ package locks_test
 import (
 	"context"
 	"errors"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -31,7 +29,7 @@ func TestAcquireWaitsUntilRedisTakesWrites(t *testing.T) {
 			end:   func(ctx context.Context, rdb *redis.Client) error { return set(ctx, rdb, "maxmemory", "0") },
 			lasts: true,
 		},
-		"MISCONF": {begin: breakSnapshots, end: func(ctx context.Context, rdb *redis.Client) error { return set(ctx, rdb, "save", "") }, lasts: true},
+		"MISCONF": {begin: redistest.BreakSnapshots, end: func(ctx context.Context, rdb *redis.Client) error { return set(ctx, rdb, "save", "") }, lasts: true},
 		"NOREPLICAS": {
 			begin: func(ctx context.Context, rdb *redis.Client) error { return set(ctx, rdb, "min-replicas-to-write", "1") },
 			end:   func(ctx context.Context, rdb *redis.Client) error { return set(ctx, rdb, "min-replicas-to-write", "0") },
@@ -136,28 +134,4 @@ func TestRefusedTokenLeavesNoNameTaken(t *testing.T) {
 			release(t, acquire(t, c, parts...))
 		})
 	}
-}
-
-// breakSnapshots makes a server fail to write a snapshot, after which it refuses writes.
-func breakSnapshots(ctx context.Context, rdb *redis.Client) error {
-	config, err := rdb.ConfigGet(ctx, "dir").Result()
-	if err != nil {
-		return err
-	}
-	// in the way of the file
-	if err := os.Mkdir(filepath.Join(config["dir"], "dump.rdb"), 0o700); err != nil {
-		return err
-	}
-	if err := rdb.ConfigSet(ctx, "save", "3600 1000000").Err(); err != nil {
-		return err
-	}
-	if err := rdb.BgSave(ctx).Err(); err != nil {
-		return err
-	}
-	for !strings.Contains(rdb.Info(ctx, "persistence").Val(), "rdb_last_bgsave_status:err") {
-		if err := sleep(ctx, 10*time.Millisecond); err != nil {
-			return err
-		}
-	}
-	return nil
 }

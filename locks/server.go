@@ -144,7 +144,7 @@ func askServer(ctx context.Context, rdb redis.Cmdable) (server, error) {
 		}
 	}
 	for _, name := range []string{
-		"maxmemory-policy", "save", "min-replicas-to-write", "min-replicas-max-lag", "cluster-node-timeout",
+		"maxmemory-policy", "save", "stop-writes-on-bgsave-error", "min-replicas-to-write", "min-replicas-max-lag", "cluster-node-timeout",
 	} {
 		config, err := rdb.ConfigGet(ctx, name).Result()
 		if errors.As(err, &refused) {
@@ -252,7 +252,11 @@ func (s server) judge(lease time.Duration) (findings []Finding) {
 	}
 
 	save, saves := s.config["save"]
-	switch aof := s.info["aof_enabled"]; {
+	aof, stops := s.info["aof_enabled"], s.config["stop-writes-on-bgsave-error"] != "no"
+	switch {
+	case aof == "1" && s.info["aof_last_write_status"] == "err", save != "" && stops && s.info["rdb_last_bgsave_status"] == "err":
+		say(Warning, "persistence", "it cannot write to its disk: nothing new is locked, enqueued or started; make room there, "+
+			"or see in its log why")
 	case aof == "1":
 		say(Fine, "persistence", "append-only file")
 	case aof == "0" && saves && save == "":

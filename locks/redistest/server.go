@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -599,4 +600,29 @@ func (s *Server) Stop() error {
 		return fmt.Errorf("redistest: remove what a server leaves behind: %w", err)
 	}
 	return nil
+}
+
+// BreakSnapshots makes a server fail to write a snapshot. From then on it refuses writes, as one
+// whose disk is full does, until its setting save is empty.
+func BreakSnapshots(ctx context.Context, rdb *redis.Client) error {
+	config, err := rdb.ConfigGet(ctx, "dir").Result()
+	if err != nil {
+		return err
+	}
+	// in the way of the file
+	if err := os.Mkdir(filepath.Join(config["dir"], "dump.rdb"), 0o700); err != nil {
+		return err
+	}
+	if err := rdb.ConfigSet(ctx, "save", "3600 1000000").Err(); err != nil {
+		return err
+	}
+	if err := rdb.BgSave(ctx).Err(); err != nil {
+		return err
+	}
+	return settle(ctx, func(ctx context.Context) error {
+		if !strings.Contains(rdb.Info(ctx, "persistence").Val(), "rdb_last_bgsave_status:err") {
+			return errors.New("the snapshot has not failed yet")
+		}
+		return nil
+	})
 }
