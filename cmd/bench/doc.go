@@ -69,9 +69,10 @@
 // renewal: the commands that keep n held resources alive, per renewal interval.
 //
 // kept: the server's time of a pair, and of a hand-off, in two lock spaces that take turns: one
-// keeps how each hold and each wait has ended, the other does not. The difference is what that
-// costs an end. Ends that share a script also share the command that keeps them. Below it is the
-// memory that an entry takes.
+// keeps how each hold and each wait has ended, the other does not. The difference is what appending
+// the entry costs an end: both build it. Ends that share a script also share the command that
+// appends them. In a script that ends 32 holds, building and appending take 2.7 µs of a pair's 14
+// µs; with one command for each end, they took 4 to 5. Below it is the memory that an entry takes.
 //
 // admin: each page of the admin server beside very many jobs, runs, holds, waits and workers: the
 // server's time, the size of the page, and the longest of the commands that it sends to Redis. The
