@@ -150,8 +150,9 @@ func (h *history) lose() error {
 		us = max(us, h.saved.us)
 	}
 	us += int64(h.rand.IntN(3)) * 1_000_000
-	// Only if the new server is detected may its clock be behind the last one's.
-	if greets && (h.saved == nil || h.saved.server != "") {
+	// Only if the new server is detected may its clock be behind the last one's. That needs a space
+	// that knew the one before.
+	if greets && (h.saved == nil || h.saved.knows != "") {
 		us -= 1_000_000
 	}
 	// FLUSHALL leaves the server as it is
