@@ -177,7 +177,7 @@ func open(ctx context.Context, settings configs.Redis) (redis.UniversalClient, e
 		settings.SafeURL(), err))
 }
 
-// away gives an error of a lost connection the exit code for that.
+// away is [lostRedis] for this installation.
 func (c *connection) away(err error) error { return lostRedis(c.settings.Redis, err) }
 
 // lostRedis gives the exit code of an unreachable Redis to a network error and to the reply of a
