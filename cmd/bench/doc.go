@@ -50,10 +50,12 @@
 // Where a hand-off's time goes: on a machine where rueidislock takes 40 µs of the server's time for
 // a grant, the long paths of acquire and release took 360 µs. They create some 80 functions at each
 // call, 0.35 µs each with what Redis spends on collecting them, and call 53 commands. Their second
-// fast paths create ten and call 38, and take 110 to 190 µs, with 0.8 to 1 of rueidislock's grants
-// per second. Of the commands, half write or remove the six entries of a wait and its hold; INFO
-// takes 6 µs, and without it a server that lacks the last writes could grant. So the two targets in
-// time, 45 µs and 8,000 grants a second, are missed.
+// fast paths create ten and call 33, and take 110 to 190 µs, with 0.8 to 1 of rueidislock's grants
+// per second. A request at a time leaves Redis' caches cold: an empty script then takes 7 to 9 µs,
+// and each command in it 3 to 5. Of the commands, half write or remove the six entries of a wait
+// and its hold; INFO takes 12 µs, and without it a server that lacks the last writes could grant.
+// So the two targets in time, 45 µs and 8,000 grants a second, are missed. On the machine where
+// they were set, rueidislock took 12 µs: a quarter of 45, as here.
 //
 // shares: ten goroutines of one client, then ten processes, request the same resource, hold it for
 // a millisecond and request it again. The table compares how often each of them got it: the most

@@ -35,8 +35,9 @@ end
 
 -- keepEnd appends the entries of holds or waits that have ended. at: server ms, as text. how: their
 -- first field. Each record has the others, after something and \0, so that a member of the key hold
--- as it was granted can be the record of its end. The scheduler's runs name themselves in their
--- info and in their bundle: their entries have the run once, after # in place of the info.
+-- as it was granted can be the record of its end. Without how, that something is the first field.
+-- The scheduler's runs name themselves in their info and in their bundle: their entries have the
+-- run once, after # in place of the info.
 local function keepEnd(at, how, ...)
   local find, sub = string.find, string.sub
   local records, elements, size = {...}, {...}, 0 -- each record has at least one element
@@ -51,7 +52,7 @@ local function keepEnd(at, how, ...)
         entry = sub(record, from, info) .. '#' .. run .. sub(record, after, own - 1) .. sub(record, last + 1)
       end
     end
-    entry = at .. '\31' .. how .. '\31' .. (entry or sub(record, from))
+    entry = at .. '\31' .. (how or sub(record, 1, from - 2)) .. '\31' .. (entry or sub(record, from))
     size = size + 1
     elements[size] = #entry > 140 and sub(entry, 1, 140) or entry
     for j = 141, #entry, 139 do
