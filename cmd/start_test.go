@@ -1,6 +1,7 @@
 package cmd
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -205,26 +206,39 @@ func TestLoadingRedisIsUnreachable(t *testing.T) {
 	}
 }
 
-// A full disk stops writes, not reads, and each refused command names it.
-func TestRedisThatCannotWriteToItsDiskIsReadAndNamed(t *testing.T) {
+// A full disk or memory stops writes, not reads, and each refused command names it.
+func TestRedisThatTakesNoWritesIsReadAndNamed(t *testing.T) {
 	t.Parallel()
-	server := redistest.New(t, redistest.Options{})
-	config := writeFile(t, "lockstep.yaml", `jobs: {a: {command: ["true"]}}`)
-	env := toolEnv(t, "REDIS_URL="+server.URL(), "LOCKSTEP_CONFIG="+config, "LOCKSTEP_ADMIN__LISTEN=127.0.0.1:0")
-	must(t, redistest.BreakSnapshots(t.Context(), server.Client(t)))
-	for _, read := range [][]string{{"lock", "ls"}, {"run", "ls"}} {
-		if _, stderr, code := runTool(t, env, read...); code != 0 {
-			t.Errorf("%s: exit code %d: %s", read, code, stderr)
-		}
-	}
-	if stdout, stderr, _ := runTool(t, env, "doctor"); !strings.Contains(stdout, "it cannot write to its disk") {
-		t.Errorf("the doctor says %s%s", stdout, stderr)
-	}
-	for _, write := range [][]string{{"enqueue", "a"}, {"lock", "exec", "--exclusive", "x", "--wait", "0s", "true"}, {"start"}} {
-		_, stderr, code := runTool(t, env, write...)
-		if code != exitRedis || !strings.Contains(stderr, "MISCONF") || !strings.Contains(stderr, "make room on its disk") {
-			t.Errorf("%s: exit code %d, %q; want %d and the remedy", write, code, stderr, exitRedis)
-		}
+	for code, test := range map[string]struct {
+		begin          func(context.Context, *redis.Client) error
+		doctor, remedy string
+	}{
+		"MISCONF": {redistest.BreakSnapshots, "it cannot write to its disk", "make room on its disk"},
+		"OOM": {func(ctx context.Context, rdb *redis.Client) error {
+			return rdb.ConfigSet(ctx, "maxmemory", "1").Err()
+		}, "nothing new is locked", "raise its maxmemory"},
+	} {
+		t.Run(code, func(t *testing.T) {
+			t.Parallel()
+			server := redistest.New(t, redistest.Options{})
+			config := writeFile(t, "lockstep.yaml", `jobs: {a: {command: ["true"]}}`)
+			env := toolEnv(t, "REDIS_URL="+server.URL(), "LOCKSTEP_CONFIG="+config, "LOCKSTEP_ADMIN__LISTEN=127.0.0.1:0")
+			must(t, test.begin(t.Context(), server.Client(t)))
+			for _, read := range [][]string{{"lock", "ls"}, {"run", "ls"}} {
+				if _, stderr, exit := runTool(t, env, read...); exit != 0 {
+					t.Errorf("%s: exit code %d: %s", read, exit, stderr)
+				}
+			}
+			if stdout, stderr, _ := runTool(t, env, "doctor"); !strings.Contains(stdout, test.doctor) {
+				t.Errorf("the doctor says %s%s", stdout, stderr)
+			}
+			for _, write := range [][]string{{"enqueue", "a"}, {"lock", "exec", "--exclusive", "x", "--wait", "0s", "true"}, {"start"}} {
+				_, stderr, exit := runTool(t, env, write...)
+				if exit != exitRedis || !strings.Contains(stderr, code) || !strings.Contains(stderr, test.remedy) {
+					t.Errorf("%s: exit code %d, %q; want %d and the remedy", write, exit, stderr, exitRedis)
+				}
+			}
+		})
 	}
 }
 

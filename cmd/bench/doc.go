@@ -151,15 +151,17 @@
 // mixed: everything at once for five minutes. 10,000 jobs have ticks every two seconds to every
 // minute, 1,000 of them with three of 200 bills each; four workers of 16 slots run them beside a
 // queue that is never empty. A sampler looks for runs that wait although their bundle is free, and
-// for bundles that are reserved for a run which has no slot yet. With each minute, 9,800 ticks come
-// at once. For each of them Redis' core works some 70 µs to record the run and 90 µs to do it, so
-// they need 1.6 s of that core, and the runs of the queue, which take turns with them, as much
-// again; with four workers and this process on two cores, the last of them begins after 5 s. The
-// runs that get their bundle in that time are due later than those thousands, and do not pass
-// them: their bundle stays reserved for two seconds, and they start at their turn. On a machine
-// half as fast, the ticks are recorded after 4.7 s (8.2 s when all workers began with the same
-// ones), and the last run of a chain that waits for one bill begins after 13 s. Tried without a
-// gain: several connections for the records of 500 ticks.
+// for bundles that are reserved for a run which has no slot yet. Its cost of a run is compared with
+// the mean of two measurements of runs alone, one before the five minutes and one after them, since
+// the machine may change meanwhile. With each minute, 9,800 ticks come at once. For each of them
+// Redis' core works some 70 µs to record the run and 90 µs to do it, so they need 1.6 s of that
+// core, and the runs of the queue, which take turns with them, as much again; with four workers and
+// this process on two cores, the last of them begins after 5 s. The runs that get their bundle in
+// that time are due later than those thousands, and do not pass them: their bundle stays reserved
+// for two seconds, and they start at their turn. On a machine half as fast, the ticks are recorded
+// after 4.7 s (8.2 s when all workers began with the same ones), and the last run of a chain that
+// waits for one bill begins after 13 s. Tried without a gain: several connections for the records
+// of 500 ticks.
 //
 // Where a lock's time goes, with one goroutine: a pair is two round trips for each library, some 60
 // µs of system calls and wake-ups on both sides. In addition, redislock sets one key with a plain
