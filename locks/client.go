@@ -96,6 +96,9 @@ const (
 	maxDial = 2 * time.Second
 	// A node of a cluster that is silent for this long may have been replaced.
 	maxSilence = defaultLease / 6
+	// openingTrips is about how many round trips the opening of a session takes, on two new
+	// connections.
+	openingTrips = 10
 )
 
 // A Client takes locks. All its holds belong to one session in Redis, which one command every third
@@ -212,6 +215,7 @@ func Open(ctx context.Context, rdb redis.UniversalClient, o Options) (*Client, e
 		return nil, fmt.Errorf("open lock client: %w", errors.Join(err, c.rdb.Close(), c.beat.Close()))
 	}
 	c.opened = time.Since(began)
+	c.sender.took(c.opened / openingTrips)
 	// The client lives until Close, not only until the context of its opening ends.
 	ctx, c.stop = context.WithCancel(context.WithoutCancel(ctx))
 	c.install(s)

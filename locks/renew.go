@@ -20,10 +20,11 @@ func (s *session) renew(ctx context.Context) (time.Duration, error) {
 	before, gen := s.counts, s.gen
 	s.mu.Unlock()
 	c := s.client
-	local := c.clock.read()
+	began, local := time.Now(), c.clock.read()
 	least, margin := c.recovery.args()
 	r, err := space.Run(ctx, c.beat, space.Renew, c.space.keys, string(s.id), c.lease.Milliseconds(), gen.id, gen.epoch,
 		least, margin, c.bounds)
+	c.sender.took(time.Since(began))
 	if err != nil {
 		return 0, err
 	}

@@ -32,10 +32,11 @@ const (
 	maxInFlight = 2    // attempts in flight at once before calls are collected
 	maxCalls    = 1000 // calls in one attempt
 	// maxInline is how long a command that a caller in a hurry sends by itself may keep it: the
-	// command cannot be interrupted.
+	// command cannot be interrupted. After that time it is abandoned, and its connection with it.
 	maxInline = 50 * time.Millisecond
-	// slowFor is how long callers in a hurry do not send by themselves after one command took
-	// longer than maxInline.
+	// slowFor is how long callers in a hurry do not send by themselves after any command took
+	// longer than maxInline. It is longer than the renewal interval of most leases, so a client far
+	// from Redis learns in time that Redis is still far.
 	slowFor = 10 * time.Second
 	// splitFor is how long calls go alone after a script for many could not serve some.
 	splitFor = 100 * time.Millisecond
@@ -63,15 +64,22 @@ func (s *sender) sendNow(ctx context.Context, script space.Prepared, args []any,
 	ctx = context.WithoutCancel(ctx)
 	bounded, cancel := context.WithTimeout(ctx, patience)
 	one := space.Call{Prepared: script, Args: args}
+	began := time.Now()
 	one.Send(bounded, s.rdb)
-	if hurry && bounded.Err() != nil {
-		s.mu.Lock()
-		s.slowUntil = time.Now().Add(slowFor)
-		s.mu.Unlock()
-	}
+	s.took(time.Since(began))
 	cancel()
 	s.commit.Leave(ctx)
 	return one.Reply, one.Err, true
+}
+
+// took learns from the time that a command took.
+func (s *sender) took(d time.Duration) {
+	if d < maxInline {
+		return
+	}
+	s.mu.Lock()
+	s.slowUntil = time.Now().Add(slowFor)
+	s.mu.Unlock()
 }
 
 // slow reports whether a command was slow recently.
@@ -129,7 +137,9 @@ func (s *sender) roundTrip(ctx context.Context, together []*batch, alone []*call
 	for _, c := range alone {
 		sent = append(sent, &c.Call)
 	}
+	began := time.Now()
 	space.Send(ctx, s.rdb, sent)
+	s.took(time.Since(began))
 	for _, b := range together {
 		left = append(left, b.distribute()...)
 	}

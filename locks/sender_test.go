@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -15,6 +16,67 @@ import (
 	"lockstep/locks/redistest"
 	"lockstep/locks/space"
 )
+
+// A command that its sender abandons costs its connection, and the next one waits for another.
+func TestLockFarFromRedisKeepsItsConnection(t *testing.T) {
+	t.Parallel()
+	server := redistest.New(t, redistest.Options{})
+	watch, far := server.Client(t), server.Proxy(t)
+	opened := func() string {
+		stats, err := watch.Info(t.Context(), "stats").Result()
+		_, after, ok := strings.Cut(stats, "total_connections_received:")
+		if err != nil || !ok {
+			t.Fatalf("got %q, %v", stats, err)
+		}
+		n, _, _ := strings.Cut(after, "\r")
+		return n
+	}
+	pair := func(c *Client) {
+		t.Helper()
+		before := opened()
+		hold, err := c.Acquire(t.Context(), Exclusive("a"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := hold.Release(); err != nil {
+			t.Fatal(err)
+		}
+		if after := opened(); after != before {
+			t.Errorf("%s connections were opened before it, and %s after it", before, after)
+		}
+	}
+	delay := redistest.Faults{RequestDelay: 2 * maxInline}
+	for name, test := range map[string]struct {
+		atOpen redistest.Faults
+		learn  func(*Client)
+	}{
+		"from the start": {delay, func(*Client) {}},
+		"since a while": {redistest.Faults{}, func(c *Client) {
+			far.Set(delay)
+			for range 2 { // the next renewal may have been sent before
+				s, _, err := c.current()
+				if err != nil {
+					t.Fatal(err)
+				}
+				s.mu.Lock()
+				renewed := s.renewed
+				s.mu.Unlock()
+				s.dog.hurry()
+				<-renewed
+			}
+		}},
+	} {
+		far.Set(test.atOpen)
+		c, err := Open(t.Context(), far.Client(t), Options{Lease: time.Minute})
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		t.Cleanup(func() { _ = c.Close(context.WithoutCancel(t.Context())) })
+		test.learn(c)
+		pair(c)
+		far.Set(redistest.Faults{})
+	}
+}
 
 // A gate keeps what callers send themselves until it is opened, so that all requests of others are
 // collected meanwhile. It counts the scripts by hash, and can break an attempt to send collected

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -126,13 +127,30 @@ func askServers(ctx context.Context, rdb redis.UniversalClient) ([]server, error
 func askServer(ctx context.Context, rdb redis.Cmdable) (server, error) {
 	s := server{info: make(map[string]string), config: make(map[string]string)}
 	var refused redis.Error
-	// The user may have the right to only some sections: the scripts read these two.
-	for _, sections := range [][]string{nil, {"server"}, {"replication"}} {
-		text, err := rdb.Info(ctx, sections...).Result()
+	// One round trip has all questions. The user may have the right to only some sections of INFO:
+	// the scripts read these two.
+	var infos [3]*redis.StringCmd
+	var settings [6]*redis.MapStringStringCmd
+	_, err := rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		for i, sections := range [len(infos)][]string{nil, {"server"}, {"replication"}} {
+			infos[i] = pipe.Info(ctx, sections...)
+		}
+		for i, name := range [len(settings)]string{
+			"maxmemory-policy", "save", "stop-writes-on-bgsave-error", "min-replicas-to-write", "min-replicas-max-lag", "cluster-node-timeout",
+		} {
+			settings[i] = pipe.ConfigGet(ctx, name)
+		}
+		return nil
+	})
+	if err != nil && !errors.As(err, &refused) {
+		return s, err // of the network: a refusal stops no other question
+	}
+	for i, info := range infos {
+		text, err := info.Result()
 		if err != nil && !errors.As(err, &refused) {
 			return s, err
 		}
-		if len(sections) > 0 && sections[0] == "server" && err != nil {
+		if i == 1 && err != nil {
 			s.refused = space.CodeOf(err) == "NOPERM"
 			// This is the text of miniredis' error for a section.
 			s.embedded = strings.Contains(err.Error(), "is not supported")
@@ -143,19 +161,12 @@ func askServer(ctx context.Context, rdb redis.Cmdable) (server, error) {
 			}
 		}
 	}
-	for _, name := range []string{
-		"maxmemory-policy", "save", "stop-writes-on-bgsave-error", "min-replicas-to-write", "min-replicas-max-lag", "cluster-node-timeout",
-	} {
-		config, err := rdb.ConfigGet(ctx, name).Result()
-		if errors.As(err, &refused) {
-			break
-		}
-		if err != nil {
+	for _, setting := range settings {
+		config, err := setting.Result()
+		if err != nil && !errors.As(err, &refused) {
 			return s, err
 		}
-		for key, value := range config {
-			s.config[key] = value
-		}
+		maps.Copy(s.config, config)
 	}
 	if policy := s.info["maxmemory_policy"]; policy != "" {
 		s.config["maxmemory-policy"] = policy

@@ -224,6 +224,9 @@ func TestPagesAreBoundedWhateverTheData(t *testing.T) {
 		"/locks?limit=50", "/locks/" + names[0], "/workers?limit=50", "/workers/web-0.x7k2m9qa", "/config", "/audit?limit=50", "/timeline?group=lock", "/timeline?group=job",
 	} {
 		w := browse(s, path)
+		for tries := 1; w.Code == http.StatusServiceUnavailable && tries < 20; tries++ {
+			w = browse(s, path) // a busy machine may not have read this much in time
+		}
 		if w.Code != http.StatusOK || w.Body.Len() > mostPage {
 			t.Errorf("%s: got %d and %d bytes", path, w.Code, w.Body.Len())
 		}
