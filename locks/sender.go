@@ -34,9 +34,10 @@ const (
 	// maxInline is how long a command that a caller in a hurry sends by itself may keep it: the
 	// command cannot be interrupted. After that time it is abandoned, and its connection with it.
 	maxInline = 50 * time.Millisecond
-	// slowFor is how long callers in a hurry do not send by themselves after any command took
-	// longer than maxInline. It is longer than the renewal interval of most leases, so a client far
-	// from Redis learns in time that Redis is still far.
+	// slowFor is how long callers in a hurry do not send by themselves after such a command, a
+	// renewal or the opening showed that a reply takes longer than maxInline. It is longer than the
+	// renewal interval of most leases, so a client far from Redis learns in time that Redis is
+	// still far.
 	slowFor = 10 * time.Second
 	// splitFor is how long calls go alone after a script for many could not serve some.
 	splitFor = 100 * time.Millisecond
@@ -64,15 +65,17 @@ func (s *sender) sendNow(ctx context.Context, script space.Prepared, args []any,
 	ctx = context.WithoutCancel(ctx)
 	bounded, cancel := context.WithTimeout(ctx, patience)
 	one := space.Call{Prepared: script, Args: args}
-	began := time.Now()
 	one.Send(bounded, s.rdb)
-	s.took(time.Since(began))
+	if hurry && bounded.Err() != nil {
+		s.took(maxInline)
+	}
 	cancel()
 	s.commit.Leave(ctx)
 	return one.Reply, one.Err, true
 }
 
-// took learns from the time that a command took.
+// took learns from the time that one command took. Scripts that are sent together take long under
+// load, too, wherever Redis is: they show nothing.
 func (s *sender) took(d time.Duration) {
 	if d < maxInline {
 		return
@@ -137,9 +140,7 @@ func (s *sender) roundTrip(ctx context.Context, together []*batch, alone []*call
 	for _, c := range alone {
 		sent = append(sent, &c.Call)
 	}
-	began := time.Now()
 	space.Send(ctx, s.rdb, sent)
-	s.took(time.Since(began))
 	for _, b := range together {
 		left = append(left, b.distribute()...)
 	}
