@@ -93,6 +93,13 @@
 // it take until its handler begins? The push wakes a sleeping worker; asynq's servers poll once a
 // second, as they do by default.
 //
+// ticks: twenty jobs have a tick every second, and one, five or twenty workers have nothing else to
+// do. How late do the runs begin? A tick that is due alone begins after 3 to 4 ms, so most of what
+// twenty take is that they wait for each other. The commands of a tick are those beyond what the
+// same workers send without ticks. They must not grow with the number of workers. With twenty, each
+// tick may wake a worker of its own, and scripts that served several ticks serve one: they grow by
+// that, and by no more.
+//
 // jobs: 16 goroutines enqueue a number of jobs, then one worker of concurrency 64 does them, with
 // lockstep and with plain asynq. asynq only carries them; lockstep records each run, locks it and a
 // record that its arguments name, and keeps its outcome. jobs-delayed: the same with Redis 1 ms

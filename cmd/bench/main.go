@@ -51,6 +51,7 @@ var measurements = []measurement{
 	{"bundle", "one requests ten resources, forty take one of them each", measureBundle},
 	{"ask", "requests, one by one and in lists, compared with plain asynq", measureAsk},
 	{"wake", "from a request to its start on an idle fleet, compared with plain asynq", measureWake},
+	{"ticks", "ticks of an idle fleet: how late their runs begin, and their commands", measureTicks},
 	{"jobs", "jobs end to end, compared with plain asynq", measureJobs},
 	{"jobs-delayed", "the same, Redis 1 ms away", measureJobsDelayed},
 	{"slots", "the same with 16 slots", measureSlots},

@@ -45,18 +45,20 @@ func measureWake(ctx context.Context, set settings, r *result) error {
 	}
 	r.note("%d idle workers; requests one at a time, 30 to 80 ms apart: %d, and %d of asynq", wakers, n, peers)
 	r.Columns = []string{"system", "p50, ms", "p99, ms", "slowest, ms"}
-	ms := func(all []time.Duration, part float64) float64 {
-		return float64(all[min(len(all)-1, int(part*float64(len(all))))]) / float64(time.Millisecond)
-	}
 	for _, one := range []struct {
 		system string
 		delays []time.Duration
 	}{{"asynq", theirs}, {"lockstep", ours}} {
-		r.row(one.system, ms(one.delays, 0.5), ms(one.delays, 0.99), ms(one.delays, 1))
+		r.row(one.system, quantile(one.delays, 0.5), quantile(one.delays, 0.99), quantile(one.delays, 1))
 	}
-	r.atMost(5, ms(ours, 0.5), "ms from a request to its start, p50")
-	r.atMost(25, ms(ours, 0.99), "ms from a request to its start, p99")
+	r.atMost(5, quantile(ours, 0.5), "ms from a request to its start, p50")
+	r.atMost(25, quantile(ours, 0.99), "ms from a request to its start, p99")
 	return nil
+}
+
+// quantile returns, in ms, the delay that a part of all is at most; all are sorted.
+func quantile(all []time.Duration, part float64) float64 {
+	return float64(all[min(len(all)-1, int(part*float64(len(all))))]) / float64(time.Millisecond)
 }
 
 // wake makes requests, each some time after the last one began, and returns how long each took to
