@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"lockstep/jobs"
 )
@@ -30,12 +31,21 @@ in Redis. The commands below that inspect or act work directly on Redis; they ne
 	url := flags.String("redis", "", "`URL` of Redis (default: $LOCKSTEP_REDIS__URL, $REDIS_URL, the config, a running demo)")
 
 	flags.String("redis-password-file", "", "`FILE` with the password of Redis (default: redis.password_file)")
-	root.PersistentPreRun = func(*cobra.Command, []string) {
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) (err error) {
+		cmd.Flags().Visit(func(f *pflag.Flag) {
+			if f.Value.Type() == "string" && f.Value.String() == "" { // usually an unset variable
+				err = misuse(cmd, "--%s is empty: give a value, or leave the flag out", f.Name)
+			}
+		})
+		if err != nil {
+			return err
+		}
 		// A working child has the arguments of its parent, which has already warned.
 		if u := *url; t.parent == nil && jobs.SafeURL(u) != u {
 			fmt.Fprintf(t.stderr, "lockstep: warning: --redis %s: the arguments of a process are visible to every user of this host; "+
 				"put the password into a file and name it with --redis-password-file, or put the URL into REDIS_URL\n", jobs.SafeURL(u))
 		}
+		return nil
 	}
 
 	root.AddGroup(&cobra.Group{ID: "run", Title: "Run:"}, &cobra.Group{ID: "look", Title: "Inspect and act:"})
