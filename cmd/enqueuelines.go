@@ -3,6 +3,7 @@ package cmd
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -30,6 +31,7 @@ const (
 	lineMost      = 16 << 20         // bytes of one line
 	linesPatience = 30 * time.Second // for which a batch is sent again while Redis does not respond
 	linesTry      = 10 * time.Second // how long one attempt may take
+	linesLeft     = briskLimit / 2   // and how much of that a signal leaves it
 )
 
 // A requestLine is one line of a file of requests.
@@ -109,8 +111,7 @@ func (l *requestLines) all(ctx context.Context) error {
 			return err
 		})
 		if ctx.Err() != nil {
-			fmt.Fprintf(l.stderr, "lockstep: interrupted; %s\n", l.recorded(""))
-			return ctx.Err()
+			return l.interrupted(ctx, "")
 		}
 		ended := errors.Is(err, io.EOF)
 		if err != nil && !ended {
@@ -224,6 +225,9 @@ func (l *requestLines) record(ctx context.Context, batch []requestLine) error {
 		if doubt {
 			more = fmt.Sprintf(", and perhaps those up to %d", last)
 		}
+		if ctx.Err() != nil {
+			return l.interrupted(ctx, more)
+		}
 		return l.conn.away(fmt.Errorf("lines %d to %d of %s: %w; %s", first, last, l.from, err, l.recorded(more)))
 	}
 	for _, r := range replies {
@@ -232,24 +236,28 @@ func (l *requestLines) record(ctx context.Context, batch []requestLine) error {
 		}
 	}
 	l.upto, l.runs = last, l.runs+len(replies)
-	return l.out.write(replies)
+	if err := l.out.write(replies); err != nil {
+		return fmt.Errorf("%w; %s", err, l.recorded(""))
+	}
+	return nil
 }
 
 // send records a list, which begins with a line. It repeats that for some time while Redis does not
-// respond: the requests have their IDs, so none is recorded twice. An attempt that has begun is not
-// interrupted. doubt reports whether the list may be recorded although there is an error.
+// respond: the requests have their IDs, so none is recorded twice. doubt reports whether the list
+// may be recorded, or a part of it, although there is an error.
 func (l *requestLines) send(ctx context.Context, list ledger.List, first int) (replies []ledger.Replied, doubt bool, err error) {
 	patience, cancel := context.WithTimeout(ctx, linesPatience)
 	defer cancel()
 	told := false
 	err = ledger.Insist(func() (done bool, err error) {
-		call, cancel := context.WithTimeout(context.WithoutCancel(ctx), linesTry)
-		defer cancel()
-		replies, err = l.operator.EnqueueAll(call, list, l.from+" "+l.ids.text, admin.Actor{Who: whoAmI()})
-		if _, bad := errors.AsType[*ledger.RequestError](err); bad || space.Over(err) || space.Lasting(err) || jobs.IsPermanent(err) {
+		replies, err = l.try(ctx, list)
+		if _, bad := errors.AsType[*ledger.RequestError](err); bad || err == nil {
 			return true, err
 		}
 		doubt = doubt || !space.Unsent(err)
+		if space.Over(err) || space.Lasting(err) || jobs.IsPermanent(err) || ctx.Err() != nil {
+			return true, err
+		}
 		if !told {
 			fmt.Fprintf(l.stderr, "lockstep: cannot record the lines from %d on, retrying: %v\n", first, err)
 			told = true
@@ -257,6 +265,37 @@ func (l *requestLines) send(ctx context.Context, list ledger.List, first int) (r
 		return false, err
 	}, patience.Done())
 	return replies, doubt, err
+}
+
+// try records a list with one attempt. Its error may be that of one request: a list that goes in
+// parts is then recorded in part. A signal leaves the attempt linesLeft. An attempt cannot be
+// canceled, so its goroutine may outlive the call; the process exits soon after.
+func (l *requestLines) try(ctx context.Context, list ledger.List) ([]ledger.Replied, error) {
+	whole := context.WithoutCancel(ctx)
+	ends, end := context.WithCancel(whole)
+	defer end()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(linesLeft, end) })()
+	replies := make(chan []ledger.Replied, 1)
+	err := interruptible(ends, func() error {
+		call, cancel := context.WithTimeout(whole, linesTry)
+		defer cancel()
+		all, err := l.operator.EnqueueAll(call, list, l.from+" "+l.ids.text, admin.Actor{Who: whoAmI()})
+		for _, r := range all {
+			err = cmp.Or(err, r.Err)
+		}
+		replies <- all
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return <-replies, nil
+}
+
+// interrupted is the error after a signal. It says how far the file is recorded.
+func (l *requestLines) interrupted(ctx context.Context, more string) error {
+	fmt.Fprintf(l.stderr, "lockstep: interrupted; %s\n", l.recorded(more))
+	return ctx.Err()
 }
 
 // refused is the error of a line that cannot be recorded.

@@ -63,6 +63,32 @@ func TestAFileOfRequestsIsContinued(t *testing.T) {
 		t.Errorf("exit code %d, %s; want %d and what is recorded", code, p.stderr, exitInterrupted)
 	}
 
+	// While Redis does not respond, the batch that is being sent is in doubt.
+	p, feed = lineFeed(t, env, config)
+	write(feed, 1, 3)
+	eventually(t, 20*time.Second, "the lines before are found", func() bool { return strings.Count(p.stdout.String(), "\n") == 3 })
+	proxy.Set(redistest.Faults{DropReplies: true})
+	write(feed, 4, 5)
+	eventually(t, 20*time.Second, "two more lines are recorded, but their replies are lost", func() bool { return len(recorded()) == 5 })
+	p.signal(syscall.SIGINT)
+	if code := p.code(20 * time.Second); code != exitInterrupted || !strings.Contains(p.stderr.String(), "lockstep: interrupted; the lines up to 3 are recorded, and perhaps those up to 5; to continue, ") {
+		t.Errorf("exit code %d, %s; want %d, and that two lines are in doubt", code, p.stderr, exitInterrupted)
+	}
+	proxy.Set(redistest.Faults{})
+
+	p, feed = lineFeed(t, env, config)
+	write(feed, 1, 3)
+	eventually(t, 20*time.Second, "the lines before are found", func() bool { return strings.Count(p.stdout.String(), "\n") == 3 })
+	proxy.Set(redistest.Faults{Refuse: true})
+	proxy.Cut()
+	write(feed, 4, 5)
+	eventually(t, 20*time.Second, "it retries", func() bool { return strings.Contains(p.stderr.String(), "retrying") })
+	p.signal(syscall.SIGINT)
+	if code := p.code(20 * time.Second); code != exitInterrupted || !strings.Contains(p.stderr.String(), "lockstep: interrupted; the lines up to 3 are recorded") {
+		t.Errorf("without Redis: exit code %d, %s; want %d and what is recorded", code, p.stderr, exitInterrupted)
+	}
+	proxy.Set(redistest.Faults{})
+
 	p, feed = lineFeed(t, env, config)
 	write(feed, 1, 5)
 	eventually(t, 20*time.Second, "five lines are recorded", func() bool { return strings.Count(p.stdout.String(), "\n") == 5 })
@@ -88,8 +114,8 @@ func TestAFileOfRequestsIsContinued(t *testing.T) {
 	}
 	queued, err := server.Client(t).LLen(t.Context(), "asynq:{default}:pending").Result()
 	must(t, err)
-	if want := int64(400 - batchLines); queued != want {
-		t.Errorf("%d deliveries are in the queue, want %d: a sweep pushes those of the lost reply", queued, want)
+	if want := int64(400 - 2 - batchLines); queued != want {
+		t.Errorf("%d deliveries are in the queue, want %d: a sweep pushes those of the two lost replies", queued, want)
 	}
 }
 
@@ -105,5 +131,24 @@ func TestLongLinesAreRecordedInParts(t *testing.T) {
 	stdout, stderr, code := runTool(t, env, "enqueue", "hello", "-c", config, "--args-lines", lines, "--id", "{line}")
 	if got := strings.Count(stdout, "hello#"); code != 0 || got != 20 {
 		t.Errorf("exit code %d, %d runs, %s; want 0 and 20 runs", code, got, stderr)
+	}
+}
+
+// TestLinesOfABatchInPartsSurviveALostReply: with the definition of their job, the lines are longer
+// than what one script records. Whichever script loses its reply, all lines are recorded.
+func TestLinesOfABatchInPartsSurviveALostReply(t *testing.T) {
+	t.Parallel()
+	server := redistest.New(t, redistest.Options{})
+	proxy := server.Proxy(t)
+	env := toolEnv(t, "REDIS_URL="+proxy.URL())
+	config := writeFile(t, "lockstep.yaml", fmt.Sprintf("jobs: {hello: {command: [\"true\", %q]}}", strings.Repeat("x", 8000)))
+	line := fmt.Sprintf("{\"x\": %q}\n", strings.Repeat("x", 130_950))
+	lines := writeFile(t, "lines", strings.Repeat(line, 8))
+	for n := 3; n <= 10; n++ { // the first two look for the job
+		proxy.Set(redistest.Faults{Commands: []string{"evalsha", "eval"}, CutReply: n})
+		stdout, stderr, code := runTool(t, env, "enqueue", "hello", "-c", config, "--args-lines", lines, "--id", fmt.Sprint(n, "-{line}"))
+		if got := strings.Count(stdout, "hello#"); code != 0 || got != 8 {
+			t.Errorf("script %d loses its reply: exit code %d, %d runs, %s; want 0 and 8 runs", n, code, got, stderr)
+		}
 	}
 }
