@@ -143,9 +143,20 @@ func (acq *acquisition) attempt(ctx context.Context) (*Hold, error) {
 			return nil, acq.stopped(err)
 		}
 	}
-	acq.nest = acq.client.nesting(ctx, acq.spec.items)
-	if err := acq.nest.enter(); err != nil {
-		return nil, err
+	for {
+		acq.nest = acq.client.nesting(ctx, acq.spec.items)
+		downgraded, err := acq.nest.enter()
+		if err != nil {
+			return nil, err
+		}
+		if downgraded == nil {
+			break
+		}
+		select { // the session bounds it
+		case <-downgraded:
+		case <-ctx.Done():
+			return nil, acq.stopped(context.Cause(ctx))
+		}
 	}
 	if len(acq.nest.rest) == 0 {
 		return acq.client.reenter(ctx, acq.spec, acq.nest), nil

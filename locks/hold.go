@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -29,7 +30,7 @@ type Hold struct {
 	token    Token
 	since    time.Time
 	outer    *Hold           // the hold of the request's context, or nil
-	covers   []*Hold         // the outer holds that have a part of the bundle
+	covers   []cover         // the outer holds that have a part of the bundle
 	ctx      context.Context // handed to the holder; no code in here waits on it
 	cancel   context.CancelCauseFunc
 	once     sync.Once // of the release
@@ -40,13 +41,17 @@ type Hold struct {
 
 	mu *sync.Mutex // guards the following fields; the session's, or its own
 
-	items  []Item        // the whole bundle, including what is covered; sorted
-	users  int           // the hold and the holds that use it; freed when none is left
-	lost   error         // why the hold ended before it was released
-	done   bool          // a release has begun
-	wanted *space.Asked  // the last revocation
-	asked  chan struct{} // created by Asked, closed by a revocation
-	killBy time.Duration // boot clock, set when a limit or a revocation ends the hold; 0 before
+	items []Item // the whole bundle, including what is covered; sorted
+	users int    // the hold and the holds that use it; freed when none is left
+	// inner counts, by resource, the holds that use it and have that resource exclusively by it.
+	inner map[string]int
+	// downgraded is not nil while a downgrade is in flight. It is closed when that has ended.
+	downgraded chan struct{}
+	lost       error         // why the hold ended before it was released
+	done       bool          // a release has begun
+	wanted     *space.Asked  // the last revocation
+	asked      chan struct{} // created by Asked, closed by a revocation
+	killBy     time.Duration // boot clock, set when a limit or a revocation ends the hold; 0 before
 }
 
 // valid reports whether the hold is valid, so that work may continue. The caller holds mu.
@@ -165,25 +170,47 @@ func (h *Hold) Why() *Revocation {
 // again returns the same and does nothing. While other holds use this one, the last of them frees
 // it.
 func (h *Hold) Release() error {
-	h.once.Do(func() { h.result = h.leave() })
+	h.once.Do(func() { h.result = h.leave(nil) })
 	return h.result
 }
 
-// enter counts one more user of a hold, unless the hold is no longer valid.
-func (h *Hold) enter() bool {
+// enter counts one more user of a hold, which has these resources exclusively by it, unless the hold
+// is no longer valid. It counts none while the hold is downgraded, or has been since it was looked
+// at, and returns a channel that is closed when that has ended.
+func (h *Hold) enter(exclusive []string) (valid bool, downgraded <-chan struct{}) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if !h.valid() || h.users == 0 {
-		return false
+		return false, nil
+	}
+	if len(exclusive) > 0 && h.downgraded != nil {
+		return true, h.downgraded
+	}
+	for _, item := range h.own() {
+		if item.Mode != ModeExclusive && slices.Contains(exclusive, item.Name) {
+			over := make(chan struct{})
+			close(over)
+			return true, over
+		}
 	}
 	h.users++
-	return true
+	for _, name := range exclusive {
+		if h.inner == nil {
+			h.inner = make(map[string]int)
+		}
+		h.inner[name]++
+	}
+	return true, nil
 }
 
-// leave removes one user; the last one frees the hold.
-func (h *Hold) leave() error {
+// leave removes one user, which had these resources exclusively by the hold. The last one frees the
+// hold.
+func (h *Hold) leave(exclusive []string) error {
 	h.mu.Lock()
 	h.users--
+	for _, name := range exclusive {
+		h.inner[name]--
+	}
 	last := h.users == 0
 	h.mu.Unlock()
 	if !last {
@@ -199,7 +226,7 @@ func (h *Hold) leave() error {
 		h.cancel(errReleased)
 	}
 	for _, outer := range h.covers {
-		if outerErr := outer.leave(); err == nil {
+		if outerErr := outer.leave(outer.exclusive); err == nil {
 			err = outerErr // the inner hold is lost because the outer one is
 		}
 	}

@@ -106,7 +106,9 @@ const MaxPermits = 1_000_000
 // Downgrade is sent again until Redis replies or the session has ended. Once it is in flight, only
 // the reply shows what the hold has, so the end of ctx no longer stops it. A resource that the hold
 // already shares stays as it is. A resource that the hold's own request did not get, or of which it
-// has permits, is an error; then nothing changes.
+// has permits, is an error; then nothing changes. So is one that a hold under this one's context has
+// exclusively, without a request of its own: release that first. Downgrade does not know of the
+// holds of a process that has joined this one.
 func (h *Hold) Downgrade(ctx context.Context, names ...string) error {
 	if h.request == nil {
 		return fmt.Errorf("downgrade: %w: the hold re-enters another one; downgrade that", ErrInvalid)
@@ -117,19 +119,39 @@ func (h *Hold) Downgrade(ctx context.Context, names ...string) error {
 	ctx = context.WithoutCancel(ctx)
 	s := h.request.session
 	args := []any{string(h.id)}
-	s.mu.Lock()
-	lost := h.lost
-	if h.done {
-		lost = errors.Join(lost, errReleased)
-	}
 	for _, name := range names {
 		args = append(args, name)
 	}
+	s.mu.Lock()
+	for h.downgraded != nil { // another call
+		before := h.downgraded
+		s.mu.Unlock()
+		<-before
+		s.mu.Lock()
+	}
+	err := h.lost
+	if h.done {
+		err = errors.Join(err, errReleased)
+	}
+	for _, name := range names {
+		if err == nil && h.inner[name] > 0 {
+			err = fmt.Errorf("%w: a hold under this one's context has %q exclusively; release that first", ErrInvalid, name)
+		}
+	}
+	if err != nil {
+		s.mu.Unlock()
+		return fmt.Errorf("downgrade: %w", err)
+	}
+	ended := make(chan struct{})
+	h.downgraded = ended
 	h.request.plain = false // from now on, whatever the reply
 	s.mu.Unlock()
-	if lost != nil {
-		return fmt.Errorf("downgrade: %w", lost)
-	}
+	defer func() {
+		s.mu.Lock()
+		h.downgraded = nil
+		s.mu.Unlock()
+		close(ended)
+	}()
 	r, _, err := s.untilAnswered(func() (space.Reply, error) { return h.client.call(ctx, space.Downgrade, args...) })
 	switch {
 	case err != nil:

@@ -369,3 +369,64 @@ func TestLoweredLimitEndsWaitsForMorePermits(t *testing.T) {
 		release(t, held)
 	})
 }
+
+// TestDowngradeTakesNothingFromAHoldBelow: a hold that re-enters an exclusive one relies on it.
+func TestDowngradeTakesNothingFromAHoldBelow(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
+		t.Parallel()
+		ns := redistest.Namespace(t)
+		c, other := openClient(t, rdb, locks.Options{Namespace: ns}), openClient(t, rdb, locks.Options{Namespace: ns})
+		outer := acquire(t, c, locks.Exclusive("a", "b"))
+		inner := []*locks.Hold{must(c.Acquire(outer.Context(), locks.Exclusive("a")))}
+		inner = append(inner, must(c.Acquire(inner[0].Context(), locks.Exclusive("a", "c"))), must(c.Acquire(outer.Context(), locks.Shared("b"))))
+		for _, hold := range inner[:2] {
+			if err := outer.Downgrade(t.Context(), "b", "a"); !errors.Is(err, locks.ErrInvalid) {
+				t.Errorf("got %v while a hold below has it exclusively, want an error", err)
+			}
+			busy(t, other, "a", locks.Shared("a"))
+			busy(t, other, "b", locks.Shared("b"))
+			release(t, hold)
+		}
+		if err := outer.Downgrade(t.Context(), "b", "a"); err != nil {
+			t.Errorf("got %v, want it downgraded: a hold below shares a resource, and no other is left", err)
+		}
+		release(t, acquireAtOnce(t, other, locks.Shared("a", "b")))
+		for _, hold := range append(inner[2:], outer) {
+			release(t, hold)
+		}
+	})
+}
+
+// TestRequestDuringADowngradeWaitsForItsReply: until then, nobody knows here whether others share
+// the resource already.
+func TestRequestDuringADowngradeWaitsForItsReply(t *testing.T) {
+	t.Parallel()
+	c, direct, p := proxied(t, time.Minute)
+	outer := acquire(t, c, locks.Exclusive("a"))
+	p.Set(redistest.Faults{ReplyDelay: time.Second})
+	downgraded := make(chan error, 1)
+	go func() { downgraded <- outer.Downgrade(t.Context(), "a") }()
+	var reader *locks.Hold
+	eventually(t, "others share it", func() (ok bool) {
+		var err error
+		reader, err = direct.TryAcquire(t.Context(), locks.Shared("a"))
+		return err == nil
+	})
+	stopped := errors.New("changed my mind")
+	ctx, cancel := context.WithTimeoutCause(outer.Context(), 50*time.Millisecond, stopped)
+	defer cancel()
+	if inner, err := c.Acquire(ctx, locks.Exclusive("a")); !errors.Is(err, stopped) {
+		t.Errorf("got %v, %v while another client shares it, want the cause of the context", inner, err)
+	}
+	below := make(chan *locks.Hold, 1)
+	go func() { below <- must(c.Acquire(outer.Context(), locks.Exclusive("a"))) }()
+	p.Set(redistest.Faults{})
+	if err := <-downgraded; err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the request waits for the other client", func() bool { return len(waits(t, direct)) == 1 })
+	release(t, reader)
+	release(t, <-below)
+	release(t, outer)
+}

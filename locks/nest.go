@@ -12,8 +12,14 @@ type nest struct {
 	rest []Item // what none of them has
 	// covers are the holds that have a part of the bundle, the innermost first; then the holds that
 	// re-enter them.
-	covers []*Hold
+	covers []cover
 	under  []HoldID // all of them, the innermost first
+}
+
+// A cover is the use of a hold by one that is nested in it.
+type cover struct {
+	*Hold
+	exclusive []string // resources of the bundle that the hold has exclusively
 }
 
 // nesting compares a bundle with the holds of ctx. It ignores holds of other clients, and holds
@@ -36,6 +42,7 @@ func (c *Client) nesting(ctx context.Context, items []Item) *nest {
 		}
 	}
 	covering := make(map[*Hold]bool)
+	exclusive := make(map[*Hold][]string)
 	for _, want := range items {
 		covered := false
 		for _, h := range chain {
@@ -44,6 +51,9 @@ func (c *Client) nesting(ctx context.Context, items []Item) *nest {
 				covering[h] = true
 			}
 			if covered = all; covered {
+				if want.Mode == ModeExclusive {
+					exclusive[h] = append(exclusive[h], want.Name)
+				}
 				break
 			}
 			want = rest
@@ -54,11 +64,13 @@ func (c *Client) nesting(ctx context.Context, items []Item) *nest {
 	}
 	for _, h := range chain {
 		if covering[h] {
-			n.covers = append(n.covers, h)
+			n.covers = append(n.covers, cover{h, exclusive[h]})
 		}
 	}
 	if len(n.covers) > 0 {
-		n.covers = append(n.covers, between...) // their contexts must continue, too
+		for _, h := range between { // their contexts must continue, too
+			n.covers = append(n.covers, cover{Hold: h})
+		}
 	}
 	return n
 }
@@ -68,11 +80,7 @@ func (c *Client) nesting(ctx context.Context, items []Item) *nest {
 func (h *Hold) part(want Item) (rest Item, all bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	own := h.items
-	if h.request != nil {
-		own = h.request.items
-	}
-	for _, item := range own {
+	for _, item := range h.own() {
 		if item.Name == want.Name {
 			return item.Covers(want)
 		}
@@ -80,23 +88,39 @@ func (h *Hold) part(want Item) (rest Item, all bool) {
 	return want, false
 }
 
-// enter makes use of the covering holds. The error is [ErrLost] if one of them is no longer valid.
-func (n *nest) enter() error {
-	for i, h := range n.covers {
-		if !h.enter() {
-			n.leaveTo(i)
-			return fmt.Errorf("%w: the hold %s that the request is nested in has ended", ErrLost, h.id)
-		}
+// own returns what the hold's own request got, or what it re-enters or was joined. The caller holds
+// mu.
+func (h *Hold) own() []Item {
+	if h.request != nil {
+		return h.request.items
 	}
-	return nil
+	return h.items
+}
+
+// enter makes use of the covering holds. The error is [ErrLost] if one of them is no longer valid.
+// If one of them is downgraded meanwhile, enter does nothing and returns a channel that is closed
+// when that has ended: then the bundle must be compared again.
+func (n *nest) enter() (downgraded <-chan struct{}, err error) {
+	for i, c := range n.covers {
+		valid, downgraded := c.enter(c.exclusive)
+		if valid && downgraded == nil {
+			continue
+		}
+		n.leaveTo(i)
+		if valid {
+			return downgraded, nil
+		}
+		return nil, fmt.Errorf("%w: the hold %s that the request is nested in has ended", ErrLost, c.id)
+	}
+	return nil, nil
 }
 
 // leave ends the use of the covering holds by a request that was not granted.
 func (n *nest) leave() { n.leaveTo(len(n.covers)) }
 
 func (n *nest) leaveTo(end int) {
-	for _, h := range n.covers[:end] {
-		_ = h.leave() // the last user of a hold learns of its loss by the context
+	for _, c := range n.covers[:end] {
+		_ = c.leave(c.exclusive) // the last user of a hold learns of its loss by the context
 	}
 }
 
