@@ -87,11 +87,13 @@ type ServiceMonitor struct {
 	meta.TypeMeta   `json:",inline"`
 	meta.ObjectMeta `json:"metadata"`
 	Spec            struct {
+		JobLabel  string             `json:"jobLabel"`
 		Selector  meta.LabelSelector `json:"selector"`
 		Endpoints []struct {
-			Port     string `json:"port"`
-			Path     string `json:"path"`
-			Interval string `json:"interval"`
+			Port        string `json:"port"`
+			Path        string `json:"path"`
+			Interval    string `json:"interval"`
+			HonorLabels bool   `json:"honorLabels"`
 		} `json:"endpoints"`
 	} `json:"spec"`
 }
@@ -330,6 +332,11 @@ func (o *objects) faults(grace int64) (faults []string) {
 		}
 		if got := o.monitor.Spec.Endpoints; len(got) != 1 || got[0].Port != o.service.Spec.Ports[0].Name || got[0].Path != "/metrics" {
 			fault("the ServiceMonitor scrapes %v", got)
+		} else if !got[0].HonorLabels {
+			fault("the label job of metrics becomes exported_job")
+		}
+		if label := o.monitor.Spec.JobLabel; o.service.Labels[label] != "lockstep" {
+			fault("Prometheus takes the job name from the label %q of the Service with %v, want the name lockstep, as in the rules", label, o.service.Labels)
 		}
 	}
 	if o.rule != nil && (len(o.rule.Spec.Groups) == 0 || len(o.rule.Spec.Groups[0].Rules) == 0) {
@@ -368,6 +375,8 @@ func TestMistakesInTheChartAreFound(t *testing.T) {
 		{"service.yaml", `include "lockstep.selector" .`, `dict "app" "other" | toYaml`, "Service selects"},
 		{"networkpolicy.yaml", "from:", "form:", `unknown field "spec.ingress[0].form"`},
 		{"monitoring.yaml", "path: /metrics", "path: /", "the ServiceMonitor scrapes"},
+		{"monitoring.yaml", "honorLabels: true", "honorLabels: false", "becomes exported_job"},
+		{"monitoring.yaml", "jobLabel: app.kubernetes.io/name", "jobLabel: app.kubernetes.io/instance", "takes the job name from"},
 	} {
 		folder := filepath.Join(t.TempDir(), "lockstep")
 		must(t, os.CopyFS(folder, os.DirFS(chart)))
