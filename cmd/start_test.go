@@ -58,6 +58,20 @@ func TestWorkerWithAnEmbeddedRedisNeedsNothingElse(t *testing.T) {
 	}
 }
 
+// A new installation of the Helm chart has this config.
+func TestWorkerWithoutJobsIsReady(t *testing.T) {
+	t.Parallel()
+	config := writeFile(t, "lockstep.yaml", "{}\n")
+	worker := launch(t, toolEnv(t, "LOCKSTEP_ADMIN__LISTEN=127.0.0.1:0"), "start", "--watch", "-c", filepath.Dir(config), "--redis", "embedded")
+	pageOf(t, worker)
+	write(t, config, `jobs: {beat: {every: 1s, command: ["true"]}}`)
+	eventually(t, 20*time.Second, "a run of its first job has ended", func() bool { return strings.Contains(worker.stderr.String(), `"outcome":"succeeded"`) })
+	worker.signal(syscall.SIGTERM)
+	if got := worker.code(20 * time.Second); got != 0 {
+		t.Errorf("exit code %d after SIGTERM, want 0", got)
+	}
+}
+
 func TestDrainWaitsAndASecondSignalHandsBack(t *testing.T) {
 	t.Parallel()
 	server := redistest.New(t, redistest.Options{})

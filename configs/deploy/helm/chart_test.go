@@ -435,6 +435,34 @@ func TestChartRefusesBadValues(t *testing.T) {
 	}
 }
 
+// Helm merges the maps of an installation into those of the chart, so a job of the chart would be a
+// job of each installation.
+func TestChartAddsNoJobToThoseOfItsUser(t *testing.T) {
+	for values, want := range map[string][]string{
+		"":                             nil,
+		"replicas: 2":                  nil,
+		"config: {jobs: {}}":           nil,
+		"config: {limits: {}}":         nil,
+		"config: {jobs: " + mine + "}": {"mine"},
+		example(t):                     {"warm-cache"},
+	} {
+		printed, err := template(t, chart, values)
+		must(t, err)
+		o, err := decode(printed)
+		must(t, err)
+		var config struct {
+			Jobs map[string]any `json:"jobs"`
+		}
+		must(t, yaml.Unmarshal([]byte(o.config.Data["lockstep.yaml"]), &config))
+		if got := slices.Sorted(maps.Keys(config.Jobs)); !slices.Equal(got, want) {
+			t.Errorf("%q: the jobs are %q, want %q", values, got, want)
+		}
+	}
+}
+
+// mine are the jobs of an installation.
+const mine = "{mine: {every: 1h, http: {url: http://x/}}}"
+
 // TestChartConfigSuitsTheWorker gives the worker the arguments, the environment and the config of
 // the Pod.
 func TestChartConfigSuitsTheWorker(t *testing.T) {
@@ -445,11 +473,14 @@ func TestChartConfigSuitsTheWorker(t *testing.T) {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build the tool: %v\n%s", err, out)
 	}
-	printed, err := template(t, chart, "")
-	must(t, err)
-	o, err := decode(printed)
-	must(t, err)
-	check := func(change func(config string, env []string) (string, []string)) (string, error) {
+	rendered := func(values string) *objects {
+		printed, err := template(t, chart, values)
+		must(t, err)
+		o, err := decode(printed)
+		must(t, err)
+		return o
+	}
+	check := func(o *objects, change func(config string, env []string) (string, []string)) (string, error) {
 		config := filepath.Join(t.TempDir(), "lockstep.yaml")
 		text, env := o.config.Data["lockstep.yaml"], []string{"PATH=" + os.Getenv("PATH"), "HOME=" + folder}
 		worker := o.deployment.Spec.Template.Spec.Containers[0]
@@ -466,16 +497,19 @@ func TestChartConfigSuitsTheWorker(t *testing.T) {
 		out, err := run.CombinedOutput()
 		return string(out), err
 	}
-	if out, err := check(func(text string, env []string) (string, []string) { return text, env }); err != nil {
-		t.Errorf("check --strict: %v\n%s", err, out)
+	for what, values := range map[string]string{"the defaults": "", "the example": example(t), "another job": "config: {jobs: " + mine + "}"} {
+		if out, err := check(rendered(values), func(text string, env []string) (string, []string) { return text, env }); err != nil {
+			t.Errorf("check --strict with %s: %v\n%s", what, err, out)
+		}
 	}
-	if out, err := check(func(text string, env []string) (string, []string) {
+	o := rendered("config: {jobs: " + mine + "}")
+	if out, err := check(o, func(text string, env []string) (string, []string) {
 		return text, append(env, "LOCKSTEP_ADMIN__LISTEM=x")
 	}); err == nil {
 		t.Errorf("an unknown setting is not found: %s", out)
 	}
-	if out, err := check(func(text string, env []string) (string, []string) {
-		return strings.Replace(text, "schedule:", "shedule:", 1), env
+	if out, err := check(o, func(text string, env []string) (string, []string) {
+		return strings.Replace(text, "every:", "evry:", 1), env
 	}); err == nil {
 		t.Errorf("a mistake in the config is not found: %s", out)
 	}
@@ -484,6 +518,23 @@ func TestChartConfigSuitsTheWorker(t *testing.T) {
 	if out, err := exec.CommandContext(t.Context(), tool, args...).CombinedOutput(); err != nil {
 		t.Errorf("lockstep %q: %v\n%s", args, err, out)
 	}
+}
+
+// example returns the values that a comment of values.yaml shows.
+func example(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(chart, "values.yaml"))
+	must(t, err)
+	var lines []string
+	for line := range strings.Lines(string(text)) {
+		if line, shown := strings.CutPrefix(line, "#   "); shown {
+			lines = append(lines, line)
+		}
+	}
+	if len(lines) < 2 || lines[0] != "config:\n" {
+		t.Errorf("the example of values.yaml is %q", lines)
+	}
+	return strings.Join(lines, "")
 }
 
 // The rules of the chart are a copy, because a chart can read only its own files.
