@@ -21,20 +21,32 @@ func (t *tool) healthCommand() *cobra.Command {
 		Short: "Check that the worker on this host is alive, for HEALTHCHECK",
 		Long: `Ask the worker that listens on admin.listen whether it is alive, and exit with 0 or 1. Redis is not contacted, since
 an outage of Redis is no reason to restart workers. For a worker on another port, name its config, or set
-LOCKSTEP_ADMIN__LISTEN.`,
+LOCKSTEP_ADMIN__LISTEN.
+
+Errors in the config are no reason either: a running worker refuses such a change and keeps its old config. They are a
+warning, which names the address: admin.listen from the environment, else from a file in which it can be read, else the
+default. A file that is not valid YAML cannot be read, so set LOCKSTEP_ADMIN__LISTEN rather than admin.listen in a file.`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			config, err := t.load(cmd, configs.Find(t.configPaths, nil), true)
-			if err != nil {
+			options := t.loadOptions(cmd, configs.Find(t.configPaths, nil))
+			options.SettingsOnly, options.Partial = true, true
+			config, err := readConfig(options)
+			problems, flawed := errors.AsType[configs.Problems](err)
+			if err != nil && !flawed {
 				return err
 			}
 			base := "http://" + localAddress(config.Settings.Admin.Listen)
-			if !config.Settings.Admin.ListenSet {
+			// A config with errors may set an address that could not be read.
+			if !config.Settings.Admin.ListenSet && !flawed {
 				if demo := findDemo(cmd.Context()); demo != nil {
 					base = demo.Page
 				}
 			}
 			url := base + "/livez"
+			if flawed {
+				fmt.Fprintf(t.stderr, "lockstep: the config cannot be used: %s (see: lockstep check); probing %s, from admin.listen (%s)\n",
+					problems.Summary(), url, config.Origins["admin.listen"])
+			}
 			if err := alive(cmd.Context(), url); err != nil {
 				return fmt.Errorf("no healthy worker at %s: %w; its address is admin.listen", url, err)
 			}

@@ -72,6 +72,49 @@ func TestWorkerWithoutJobsIsReady(t *testing.T) {
 	}
 }
 
+func TestHealthOfAWorkerDoesNotDependOnItsConfigOnDisk(t *testing.T) {
+	t.Parallel()
+	config := writeFile(t, "lockstep.yaml", `jobs: {beat: {every: 1h, command: ["true"]}}`)
+	env := toolEnv(t, "LOCKSTEP_CONFIG="+config)
+	worker := launch(t, append(env, "LOCKSTEP_ADMIN__LISTEN=127.0.0.1:0"), "start", "--watch", "--redis", "embedded")
+	page := pageOf(t, worker)
+	write(t, config, "jobs: [")
+	eventually(t, 30*time.Second, "the worker refuses the config", func() bool { return strings.Contains(worker.stderr.String(), "the new config is refused") })
+
+	listens := "LOCKSTEP_ADMIN__LISTEN=" + page
+	inFile := "admin: {listen: \"" + page + "\"}\n"
+	folder := filepath.Dir(writeFile(t, "a.yaml", inFile))
+	write(t, filepath.Join(folder, "b.yaml"), "jobs: [")
+	asks := []struct {
+		what, from string // where the address is from
+		env, args  []string
+	}{
+		{"a file that is not YAML", "LOCKSTEP_ADMIN__LISTEN", []string{listens}, nil},
+		{"a file that does not exist", "LOCKSTEP_ADMIN__LISTEN", []string{listens}, []string{"-c", "nowhere.yaml"}},
+		{"a wrong variable", "LOCKSTEP_ADMIN__LISTEN", []string{listens, "LOCKSTEP_WORKER__CONCURRENCY=x"}, nil},
+		{"another wrong setting", "lockstep.yaml:1:9", nil, []string{"-c", writeFile(t, "lockstep.yaml", inFile+"worker: {concurrency: x}\n")}},
+		{"another wrong file", "a.yaml:1:9", nil, []string{"-c", folder}},
+	}
+	for _, a := range asks {
+		stdout, stderr, code := runTool(t, append(env, a.env...), append([]string{"health"}, a.args...)...)
+		if code != 0 || stdout != "ok http://"+page+"/livez\n" {
+			t.Errorf("%s: exit code %d, %q, want 0; %s", a.what, code, stdout, stderr)
+		}
+		if !strings.Contains(stderr, "the config cannot be used: ") || !strings.Contains(stderr, "probing http://"+page+"/livez") || !strings.HasSuffix(stderr, a.from+")\n") {
+			t.Errorf("%s: the warning is %q, want the address and %s", a.what, stderr, a.from)
+		}
+	}
+	worker.signal(syscall.SIGTERM)
+	if got := worker.code(20 * time.Second); got != 0 {
+		t.Errorf("exit code %d after SIGTERM, want 0", got)
+	}
+	for _, a := range asks {
+		if _, stderr, code := runTool(t, append(env, a.env...), append([]string{"health"}, a.args...)...); code != exitFailed {
+			t.Errorf("%s, and the worker has exited: exit code %d, want %d; %s", a.what, code, exitFailed, stderr)
+		}
+	}
+}
+
 func TestDrainWaitsAndASecondSignalHandsBack(t *testing.T) {
 	t.Parallel()
 	server := redistest.New(t, redistest.Options{})

@@ -71,6 +71,12 @@ type Options struct {
 	// Targets reads the targets of messages even with SettingsOnly.
 	Targets bool
 
+	// Partial makes Load return, together with the [Problems], the settings that have no error: for
+	// a command that needs one of them whether or not the config is right. A setting with an error
+	// has the value of the next source, or its default. The other fields of that Config are empty,
+	// except for Files and Origins.
+	Partial bool
+
 	// Rights warns of files that other users of this host can read or write but should not: see
 	// CodeRights. It is for checks on the host that uses the config.
 	Rights bool
@@ -109,7 +115,8 @@ func Find(named, environ []string) []string {
 }
 
 // Load loads a config. If there is at least one error, it returns a [Problems] with all errors and
-// warnings of all files, environment and flags. Load only reads, and changes nothing.
+// warnings of all files, environment and flags, and no config unless Options.Partial is set. Load
+// only reads, and changes nothing.
 func Load(o Options) (*Config, error) {
 	l := &loader{
 		settingsOnly: o.SettingsOnly,
@@ -163,7 +170,11 @@ func Load(o Options) (*Config, error) {
 	}
 	l.maskSecrets()
 	found := Problems{List: l.sorted(c.Files), Files: len(c.Files), Jobs: len(l.jobs)}
-	if found.Errors() > 0 {
+	switch {
+	case found.Errors() == 0:
+	case o.Partial:
+		return &Config{Settings: settings, Origins: origins, Files: c.Files}, found
+	default:
 		return nil, found
 	}
 	c.Warnings = found

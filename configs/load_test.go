@@ -411,6 +411,32 @@ func TestSettingsOnlyIgnoresJobs(t *testing.T) {
 	}
 }
 
+func TestPartialReturnsTheSettingsWithoutErrors(t *testing.T) {
+	t.Parallel()
+	dir := writeFiles(t, map[string]string{
+		"a.yaml": "redis: {namespace: shop}\nlocks: {lease: long}\nworker: {concurrency: 3}\njobs: {a: {command: [ls]}}",
+		"b.yaml": "jobs: [",
+	})
+	o := Options{Paths: []string{dir}, Environ: []string{"LOCKSTEP_WORKER__CONCURRENCY=x"}}
+	if c, err := Load(o); c != nil || err == nil {
+		t.Fatalf("got %+v, %v, want only the problems", c, err)
+	}
+	o.Partial = true
+	c, err := Load(o)
+	if found, ok := errors.AsType[Problems](err); !ok || found.Errors() != 3 {
+		t.Errorf("got %v, want the errors of both files and the variable", err)
+	}
+	if c == nil {
+		t.Fatal("got no config")
+	}
+	if s := c.Settings; s.Redis.Namespace != "shop" || s.Worker.Concurrency != 3 || s.Locks.Lease != 15*time.Second {
+		t.Errorf("got %+v, want the values that have no error, and a default", s)
+	}
+	if got := c.Origins["redis.namespace"].File; got != filepath.Join(dir, "a.yaml") || len(c.Files) != 2 || len(c.Jobs) != 0 {
+		t.Errorf("got %+v, want its files, origins and no jobs", c)
+	}
+}
+
 func TestUnreadableFileIsOneProblemAmongOthers(t *testing.T) {
 	t.Parallel()
 	dir := writeFiles(t, map[string]string{"b.yaml": "nope: 1"})
