@@ -77,7 +77,8 @@
 // The timer wheel in Redis holds everything that falls due with time: ends of sessions, limits of
 // waits. Every script handles a bounded number of due entries before its own work. Since no other
 // client may call for hours, a client with a waiting request calls at the moment the next entry
-// falls due.
+// falls due. It learns of that entry from each reply, those to its renewals included. When a
+// released hold must stay taken for some time, a message tells one of the clients that wait for it.
 //
 // # Nesting
 //

@@ -3,8 +3,11 @@ package locks_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 
 	"lockstep/locks"
 	"lockstep/locks/bootclock"
@@ -91,6 +94,34 @@ func TestMinHoldKeepsTheLockForALateReplica(t *testing.T) {
 	eventually(t, "a millisecond has passed", func() bool { return time.Since(late.Since()) > 20*time.Millisecond })
 	release(t, late)
 	release(t, acquireAtOnce(t, c, locks.Exclusive("a")))
+}
+
+// TestRestThatBeginsBehindAWaitEndsInTime: the client of the wait last learned of other entries of
+// the timer wheel, and its lease is long.
+func TestRestThatBeginsBehindAWaitEndsInTime(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
+		t.Parallel()
+		o := locks.Options{Namespace: redistest.Namespace(t), Lease: 10 * time.Minute}
+		a, b := openClient(t, rdb, o), openClient(t, rdb, o)
+		many := make([]string, 40)
+		for i := range many {
+			many[i] = fmt.Sprint("bill:", i)
+		}
+		for name, names := range map[string][]string{"one resource": {"a"}, "many resources": many} {
+			hold := acquire(t, a, locks.Exclusive(names...), locks.MinHold(time.Second))
+			next := make(chan *locks.Hold, 1)
+			go func() { next <- must(b.Acquire(within(t, patient), locks.Exclusive(names[len(names)-1]))) }()
+			eventually(t, "it waits", func() bool { return len(waits(t, a)) == 1 })
+			release(t, hold)
+			select {
+			case hold := <-next:
+				release(t, hold)
+			case <-time.After(20 * time.Second):
+				t.Fatalf("%s: not granted 20 s after a rest of a second", name)
+			}
+		}
+	})
 }
 
 func TestCrashDelayIsOnlyForCrashes(t *testing.T) {

@@ -19,6 +19,7 @@ type reaper struct {
 	mu      sync.Mutex
 	waiting int       // the number of requests that wait
 	forced  bool      // a reply said that there is work left
+	owed    bool      // the call is made even if no request waits
 	at      time.Time // when the next entry of the timer wheel is due; zero when there is none
 }
 
@@ -57,6 +58,16 @@ func (r *reaper) due(in time.Duration) {
 	}
 }
 
+// announced handles the message about an entry that begins behind a wait. The call for it is made
+// even if that wait has ended by then, since no other client knows.
+func (r *reaper) announced(in time.Duration) {
+	r.mu.Lock()
+	r.owed = true
+	r.mu.Unlock()
+	r.due(in)
+	r.signal()
+}
+
 // now starts the work that a reply reported.
 func (r *reaper) now() {
 	r.mu.Lock()
@@ -79,7 +90,7 @@ func (r *reaper) next() (time.Duration, bool) {
 	switch {
 	case r.forced:
 		return 0, true
-	case r.waiting == 0 || r.at.IsZero():
+	case r.waiting == 0 && !r.owed || r.at.IsZero():
 		return 0, false
 	}
 	return max(0, time.Until(r.at)), true
@@ -103,7 +114,7 @@ func (r *reaper) run(ctx context.Context, log *slog.Logger, call func(context.Co
 		}
 		r.mu.Lock()
 		forced := r.forced
-		r.forced, r.at = false, time.Time{}
+		r.forced, r.owed, r.at = false, false, time.Time{}
 		r.mu.Unlock()
 		in, err := call(ctx)
 		if err != nil {

@@ -87,6 +87,8 @@ func (l *subscriber) hear(message any) {
 			l.session.revoked(id, space.Asked{Force: Force(news.At(3)), Revocation: space.ParseRevocation(news.At(4))}, revision)
 		case kind == "a" && len(news) == 3:
 			l.session.unqueued(id, revision)
+		case kind == "d" && len(news) == 2:
+			l.session.client.reaper.announced(space.Millis(news.NumberAt(1)))
 		case kind == "o" && program.OnOffer != nil:
 			program.OnOffer()
 		case kind == "n" && len(news) == 2 && program.OnNotice != nil:

@@ -36,6 +36,30 @@ local function queues(names)
   return some, false
 end
 
+-- announce tells one client that waits for the bundle of a hold until when that rests, so that it
+-- calls then: its last reply names an entry of the timer wheel that may be due later. The desk is
+-- told for a wait of the space.
+function S.announce(hold, rest)
+  if call('ZCARD', Q) == 0 then return end
+  local names = bundle(hold, H_ITEMS)
+  local some, all = queues(names)
+  for i = 1, #names do
+    local first
+    if not some then
+      first = call('ZRANGEBYLEX', Q, '[' .. names[i] .. '\0', '(' .. names[i] .. '\1', 'LIMIT', '0', '1')[1]
+    elseif all then
+      first = some[names[i]] and some[names[i]][1]
+    else
+      first = some[names[i]]
+    end
+    if first then
+      local session = S.wait(string.match(first, '[^%z]*$'))[W_SESSION]
+      if session == '@' then session = call('HGET', META, 'desk') end
+      if session and ends(session) then return notify(session, 'd' .. US .. format('%.0f', rest - now)) end
+    end
+  end
+end
+
 -- aged returns whether the wait of a member of a resource's queue is old enough to bar others.
 local function aged(name, member) return tonumber(string.match(member, '^.%d*%z(%d*)', #name + 19)) <= now end
 

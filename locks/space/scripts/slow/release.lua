@@ -67,6 +67,7 @@ function S.free(id, how, at_once)
   if rest > now and not at_once then
     call('ZADD', HOLD, '0', '@' .. sub(member, #hold[H_SESSION] + 1))
     call('ZADD', EXP, format('%.0f', rest), 'd' .. id)
+    S.announce(hold, rest)
   else
     local _, items = bundle(hold, H_ITEMS)
     vacate(items, 'x' .. id, hold[H_INFO])
