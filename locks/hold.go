@@ -174,9 +174,9 @@ func (h *Hold) Release() error {
 	return h.result
 }
 
-// enter counts one more user of a hold, which has these resources exclusively by it, unless the hold
-// is no longer valid. It counts none while the hold is downgraded, or has been since it was looked
-// at, and returns a channel that is closed when that has ended.
+// enter counts one more user of a hold, which has these resources exclusively by it. It counts none
+// if the hold is no longer valid. Neither does it while the hold is downgraded, or if that happened
+// since the nesting was determined: then it returns a channel that is closed at the end of that.
 func (h *Hold) enter(exclusive []string) (valid bool, downgraded <-chan struct{}) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

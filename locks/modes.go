@@ -106,9 +106,9 @@ const MaxPermits = 1_000_000
 // Downgrade is sent again until Redis replies or the session has ended. Once it is in flight, only
 // the reply shows what the hold has, so the end of ctx no longer stops it. A resource that the hold
 // already shares stays as it is. A resource that the hold's own request did not get, or of which it
-// has permits, is an error; then nothing changes. So is one that a hold under this one's context has
-// exclusively, without a request of its own: release that first. Downgrade does not know of the
-// holds of a process that has joined this one.
+// has permits, is an error; then nothing changes. So is one that a hold under this one's context
+// re-enters exclusively: release that first. Downgrade does not know of the holds of a process that
+// has joined this one.
 func (h *Hold) Downgrade(ctx context.Context, names ...string) error {
 	if h.request == nil {
 		return fmt.Errorf("downgrade: %w: the hold re-enters another one; downgrade that", ErrInvalid)

@@ -50,7 +50,6 @@
 //   - S.park, S.drop, S.visit: a request begins to wait; its wait ends; its queues are walked
 //   - S.ticket, S.patience, S.move, S.among: what is known of a wait, the next one of a class
 //   - S.free: ends a hold
-//   - S.announce: tells a client that waits for a hold until when that rests
 //   - S.keep: which classes of waits get no offers
 //   - S.settle, S.reap, S.more: grant what was freed, handle what is due; whether work is left
 //   - S.offers, S.findOffers, S.pickUp, S.lapse: offers of this script, and of others; an offer is

@@ -90,6 +90,36 @@ func TestAClaimThatItsWorkerCannotDoChangesNothing(t *testing.T) {
 	})
 }
 
+// TestDirectClaimGivesWayBehindRunsThatCannotBegin: however many runs in front of the older one are
+// set aside, or are put off since their worker crashed.
+func TestDirectClaimGivesWayBehindRunsThatCannotBegin(t *testing.T) {
+	each(t, func(f *fixture) {
+		web := f.session("web")
+		for i := range 100 {
+			if done, err := f.SetAside(f.Context(), f.handled("h", fmt.Sprint("a", i)), "handler h"); err != nil || !done {
+				t.Fatal(done, err)
+			}
+		}
+		dying := f.session("dying")
+		for i := range 10 {
+			f.claim(dying, f.handled("g", fmt.Sprint("c", i)), ledger.ClaimGranted)
+		}
+		if back := f.crash(dying); len(back) != 10 {
+			t.Fatalf("%d runs are due again, want 10", len(back))
+		}
+		older := f.handled("g", "older")
+		if err := f.Confirm(f.Context(), []ledger.Due{older}); err != nil {
+			t.Fatal(err)
+		}
+		f.nextMillisecond()
+		newer := f.handled("g", "newer")
+		claimed, err := f.Claim(f.Context(), f.request(web), newer, 0, []string{newer.Queue})
+		if err != nil || claimed.Outcome != ledger.ClaimLater {
+			t.Errorf("a direct claim before it: %+v, %v, want it to give way", claimed, err)
+		}
+	})
+}
+
 // TestAnotherHandlerOrKeyIsAskedFor changes the definition of a job after its runs were claimed.
 func TestAnotherHandlerOrKeyIsAskedFor(t *testing.T) {
 	each(t, func(f *fixture) {

@@ -2,22 +2,28 @@
 
 -- goesFirst returns a run that has been due in a queue since an earlier time than this one (server
 -- ms), and so goes first: its id and record, and whether its delivery is in its queue. It returns
--- nil if there is none. A run that was set aside delays no delivery.
+-- nil if there is none among the oldest 264. A run that was set aside delays no delivery.
 local function goesFirst(queue, at)
-  local first = call('ZRANGEBYLEX', READY, '[' .. queue .. '\0', '(' .. queue .. '\1', 'LIMIT', '0', 8)
-  for i = 1, #first do
-    local since, id = string.match(first[i], '^[^%z]*%z([^%z]*)%z(.*)$')
-    if since >= pad(at) then return nil end
-    local delivered = call('ZSCORE', PUSH, id) or call('ZSCORE', SENT, id)
-    local run = load(id)
-    if not run then
-      call('ZREM', READY, first[i]) -- no claim of it can succeed
-    -- others may be put off for long, and must not delay this one
-    elseif delivered and run[R_CRASHES] == '0' then
-      local queued = call('ZSCORE', SENT, id)
-      -- else it was offered its locks just now, and is about to be claimed
-      if run[R_WAITS] ~= '1' or queued then return id, run, queued end
+  local from, upto, most = '[' .. queue .. '\0', '(' .. queue .. '\0' .. pad(at), 8
+  for _ = 1, 5 do
+    local page, ids = call('ZRANGEBYLEX', READY, from, upto, 'LIMIT', '0', most), {}
+    if #page == 0 then return nil end
+    for i = 1, #page do ids[i] = string.match(page[i], '([^%z]*)$') end
+    local pushed, sent = call('ZMSCORE', PUSH, unpack(ids)), call('ZMSCORE', SENT, unpack(ids))
+    for i = 1, #page do
+      local id, queued = ids[i], sent[i]
+      local delivered = pushed[i] or queued
+      local run = delivered and load(id)
+      if delivered and not run then
+        call('ZREM', READY, page[i]) -- no claim of it can succeed
+      -- One that crashed may be put off for long, and must not delay this one. One that was offered
+      -- its locks just now is about to be claimed.
+      elseif run and run[R_CRASHES] == '0' and (run[R_WAITS] ~= '1' or queued) then
+        return id, run, queued
+      end
     end
+    if #page < most then return nil end
+    from, most = '(' .. page[most], 64
   end
 end
 
