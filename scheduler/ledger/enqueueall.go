@@ -54,6 +54,11 @@ func (e *RequestError) Error() string { return fmt.Sprintf("items[%d]: %v", e.In
 
 func (e *RequestError) Unwrap() error { return e.Err }
 
+// TooMany returns the error of a list with n requests, which are more than [MaxRequests].
+func TooMany(n int) *RequestError {
+	return &RequestError{MaxRequests, jobs.Permanent(fmt.Errorf("the list has %d requests, and at most %d are taken: %w", n, MaxRequests, jobs.ErrTooLarge))}
+}
+
 // EnqueueAll records many requested runs with few scripts. The replies are in the order of the
 // requests. It refuses a list that is too long, and an atomic one with a request that cannot be
 // recorded; the error is a [*RequestError]. Otherwise such a request has its own error, and does
@@ -67,7 +72,7 @@ func (e *RequestError) Unwrap() error { return e.Err }
 // a worker will record them.
 func (l *Ledger) EnqueueAll(ctx context.Context, list List) ([]Replied, error) {
 	if len(list.Items) > MaxRequests {
-		return nil, &RequestError{MaxRequests, jobs.Permanent(fmt.Errorf("the list has %d requests, and at most %d are taken: %w", len(list.Items), MaxRequests, jobs.ErrTooLarge))}
+		return nil, TooMany(len(list.Items))
 	}
 	if err := list.Act.check(); err != nil {
 		return nil, fmt.Errorf("enqueue a list: %w", err)

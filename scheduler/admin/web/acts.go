@@ -39,8 +39,8 @@ type order struct {
 	askedRun
 
 	// A list of requests, instead of one.
-	Items  []listedRun `json:"items"`
-	Atomic bool        `json:"atomic"` // all of them are recorded, or none
+	Items  listedRuns `json:"items"`
+	Atomic bool       `json:"atomic"` // all of them are recorded, or none
 }
 
 // askedRun describes the run that a request asks for.
@@ -52,6 +52,42 @@ type askedRun struct {
 	At   *time.Time      `json:"at,omitempty"`
 	// Parent is the run that asks for it.
 	Parent jobs.RunID `json:"parent,omitempty"`
+}
+
+// listedRuns are the items of a list, at most [ledger.MaxRequests]. Items of two bytes would take a
+// hundred times the memory of the body, so those of a longer list are counted, and not read.
+type listedRuns []listedRun
+
+// UnmarshalJSON reads the list, or returns the error of one that is too long.
+func (l *listedRuns) UnmarshalJSON(text []byte) error {
+	if n := commas(text) + 1; n > ledger.MaxRequests && text[0] == '[' {
+		return ledger.TooMany(n)
+	}
+	if len(*l) > 0 {
+		return errors.New("it has items twice") // each costs as much as one alone
+	}
+	return json.Unmarshal(text, (*[]listedRun)(l))
+}
+
+// commas returns the number of commas between the items of a list, which is valid JSON.
+func commas(list []byte) (n int) {
+	depth, quoted := 0, false
+	for i := 0; i < len(list); i++ {
+		switch c := list[i]; {
+		case quoted && c == '\\':
+			i++ // the next byte is escaped
+		case c == '"':
+			quoted = !quoted
+		case quoted:
+		case c == '[', c == '{':
+			depth++
+		case c == ']', c == '}':
+			depth--
+		case c == ',' && depth == 1:
+			n++
+		}
+	}
+	return n
 }
 
 // A listedRun is one item of a list. It is read on its own: one that cannot be read does not affect

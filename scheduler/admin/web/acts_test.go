@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -133,7 +134,7 @@ func TestAListOfRequestsOverHTTP(t *testing.T) {
 			t.Errorf("an empty list: got %q", got)
 		}
 		for _, wrong := range []string{`{"job": "nightly", "items": []}`, `{"items": [], "id": "x"}`, `{"job": "nightly", "atomic": true}`,
-			`{"items": [{"job": "nightly"]}`, `{"items": {}}`, `{"items": [], "reason": "x"}`} {
+			`{"items": [{"job": "nightly"]}`, `{"items": {}}`, `{"items": [], "reason": "x"}`, `{"items": [{"job": "nightly"}], "items": [{"job": "nightly"}]}`} {
 			c.post(enqueue, wrong, 400)
 		}
 		c.post(enqueue+"?wait=1s", `{"items": []}`, 400)
@@ -373,6 +374,45 @@ func TestAReplayUnderNewKeysIsLinkedWithItsTick(t *testing.T) {
 		if err != nil || jobs.RunID(replay.Parent) != tick.RunID {
 			t.Errorf("%s: got %+v, %v, want the parent %s", run.LedTo.Runs[0], replay, err, tick.RunID)
 		}
+	}
+}
+
+// TestAListThatIsTooLongTakesNoMemoryForItsItems counts all allocations, so it runs alone. The body
+// itself takes some three times its length while it arrives.
+func TestAListThatIsTooLongTakesNoMemoryForItsItems(t *testing.T) {
+	const most = 64 << 20
+	n := listMost/2 - 10
+	body := `{"items":[0` + strings.Repeat(",0", n-1) + `]}`
+	r := httptest.NewRequest(http.MethodPost, "/api/v1/enqueue", strings.NewReader(body))
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	got, err := readBody[order](httptest.NewRecorder(), r, listMost)
+	runtime.ReadMemStats(&after)
+	if taken := after.TotalAlloc - before.TotalAlloc; taken > most {
+		t.Errorf("%d items of 2 bytes: %d MiB were allocated, want at most %d", n, taken>>20, most>>20)
+	}
+	if len(got.Items) > ledger.MaxRequests {
+		t.Errorf("%d items are kept, want at most %d", len(got.Items), ledger.MaxRequests)
+	}
+	if want := fmt.Sprintf("items[1000]: the list has %d requests, and at most 1000 are taken", n); !errors.Is(err, jobs.ErrTooLarge) || !strings.Contains(err.Error(), want) {
+		t.Errorf("got the error %v, want %q", err, want)
+	}
+}
+
+// TestOnlyTheItemsOfAListAreCounted: commas in strings, objects and lists separate no items.
+func TestOnlyTheItemsOfAListAreCounted(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]int{
+		`null`: 0, `[]`: 0, `[ 0 ]`: 0, `[0,1]`: 1, `[[1,2],{"a":1,"b":[2,3]},4]`: 2, `["a,b","\",","\\\"","]",5]`: 4, `["\u0022,",{"\\":","}]`: 1,
+	} {
+		if got := commas([]byte(text)); got != want {
+			t.Errorf("%s: got %d commas, want %d", text, got, want)
+		}
+	}
+	bad := `{"items":[` + strings.Repeat(`{"job":"a,b","args":[1,2]},`, 999) + `"]"]}`
+	var got order
+	if err := json.Unmarshal([]byte(bad), &got); err != nil || len(got.Items) != 1000 || got.Items[0].Job != "a,b" || got.Items[999].unread == nil {
+		t.Errorf("1000 items with commas: got %d of them, %v, want the last one alone unread", len(got.Items), err)
 	}
 }
 

@@ -83,18 +83,16 @@ func (s *Server) enqueueAll(ctx context.Context, r *http.Request, body order, by
 		return 0, nil, fmt.Errorf("%w: a body with items has no other field but atomic", errBody)
 	}
 	list := ledger.List{Atomic: body.Atomic, Items: make([]ledger.Request, len(body.Items)), Refused: make(map[int]error)}
-	if len(list.Items) <= ledger.MaxRequests { // else it is refused as a whole
-		definition := s.definitions()
-		for i := range body.Items {
-			item := &body.Items[i]
-			if item.unread != nil {
-				list.Refused[i] = fmt.Errorf("%w: %w", errBody, item.unread)
-				continue
-			}
-			request, err := s.request(ctx, r, &item.askedRun, definition)
-			if list.Items[i] = request; err != nil {
-				list.Refused[i] = err
-			}
+	definition := s.definitions()
+	for i := range body.Items {
+		item := &body.Items[i]
+		if item.unread != nil {
+			list.Refused[i] = fmt.Errorf("%w: %w", errBody, item.unread)
+			continue
+		}
+		request, err := s.request(ctx, r, &item.askedRun, definition)
+		if list.Items[i] = request; err != nil {
+			list.Refused[i] = err
 		}
 	}
 	replies, err := s.o.Operator.EnqueueAll(ctx, list, "", by)
