@@ -341,12 +341,13 @@ func carryOut[B requestBody](s *Server, w http.ResponseWriter, r *http.Request, 
 	return do(ctx, r, body, admin.Actor{Who: asker(r), Why: told.why})
 }
 
-// allow lets a request take as long as limit, if that is longer than the deadlines of other
-// requests. The end of the one for reading would also count as the end of the client.
+// allow lets a request take as long as limit, if that is longer than the write deadline of other
+// requests. The deadline for reading ends with the body: net/http then waits for the next request,
+// or for the end of the client, without one.
 func allow(w http.ResponseWriter, limit time.Duration) {
 	if limit > actLimit {
-		deadlines, until := http.NewResponseController(w), time.Now().Add(limit+actLimit)
-		_, _ = deadlines.SetReadDeadline(until), deadlines.SetWriteDeadline(until)
+		// a writer without deadlines needs no longer one
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(limit + actLimit))
 	}
 }
 

@@ -107,9 +107,7 @@ func (s *Server) reload(w http.ResponseWriter, r *http.Request, told line) error
 	if self := s.o.Worker(); wanted.Worker != "" && wanted.Worker != self {
 		return fmt.Errorf("%w: this is the worker %q, not %q", errOtherWorker, self, wanted.Worker)
 	}
-	// With very many jobs this takes longer than the write deadline of other replies. A writer
-	// without deadlines needs no longer one.
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(reloadPatience))
+	allow(w, reloadPatience) // for very many jobs
 	if err := s.o.Reload(r.Context()); err != nil {
 		return fmt.Errorf("%w: %w", errBroken, err)
 	}

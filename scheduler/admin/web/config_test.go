@@ -3,11 +3,13 @@ package web
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"lockstep/scheduler/admin"
 	"lockstep/scheduler/admin/fakes"
@@ -145,5 +147,37 @@ func TestReloadIsAskedFor(t *testing.T) {
 	config.RefusedAt = admin.Instant{Time: fakes.Noon}
 	if w := postReload(s, ""); w.Code != http.StatusUnprocessableEntity {
 		t.Errorf("a refused config answers %d, want 422", w.Code)
+	}
+}
+
+// A reload takes as long as it needs, whatever the deadlines of usual requests are.
+func TestAReloadOutlivesTheDeadlinesOfRequests(t *testing.T) {
+	t.Parallel()
+	const limit = time.Second
+	server := httptest.NewUnstartedServer(configServer(t, &admin.Config{Digest: "one"}, func(ctx context.Context) error {
+		select {
+		case <-time.After(2 * limit):
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}))
+	server.Config.ReadTimeout, server.Config.WriteTimeout = limit, limit
+	server.Start()
+	defer server.Close()
+	for _, body := range []string{"", `{"worker":"web-1.x"}`} {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL+reloadPath, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		response, err := server.Client().Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		reply, err := io.ReadAll(response.Body)
+		_ = response.Body.Close()
+		if err != nil || response.StatusCode != http.StatusOK {
+			t.Errorf("%q: got %s, %s, %v, want 200 after %s", body, response.Status, reply, err, 2*limit)
+		}
 	}
 }
