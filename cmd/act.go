@@ -213,7 +213,10 @@ and args.
 A run keeps its ID, and with it its idempotency key; the record of its earlier attempts stays. So an effect that was
 recorded under that key, by guard.SQL.Once or by the service that an http job calls, is not repeated: the replay
 completes what is missing. With --new-key, each tick gets a new run with a key of its own, JOB#replay-TICK-..., and
-every effect is repeated. The record of the tick stays as it is.`,
+every effect is repeated. The record of the tick stays as it is.
+
+An interrupted replay, or one that loses Redis, prints how many ticks run again, and from which one to continue: with
+--new-key, a repetition from the beginning would repeat the effects of those once more.`,
 		Example: `  lockstep job replay nightly-backup --from 2026-11-18T02:00 --to 2026-11-20T02:00
   lockstep job replay daily-report --from 2026-11-20T06:30 --to 2026-11-20T06:30 --new-key`,
 		Args: oneArg("a JOB"),
@@ -237,6 +240,9 @@ every effect is repeated. The record of the tick stays as it is.`,
 			return err
 		}
 		n, err := a.Replay(ctx, name, from, to, keys, a.by())
+		if errors.Is(err, context.Canceled) {
+			fmt.Fprintln(t.stderr, "lockstep: interrupted;", err) // with how to continue
+		}
 		if err != nil {
 			return err
 		}

@@ -12,6 +12,7 @@ import (
 
 	"lockstep/jobs"
 	"lockstep/locks"
+	"lockstep/locks/space"
 	"lockstep/scheduler"
 	"lockstep/scheduler/ledger"
 	"lockstep/scheduler/queue"
@@ -24,6 +25,8 @@ const (
 	requestSpan  = 10 * time.Second
 	requestKinds = 1000      // actors and jobs that are counted; more are recorded one by one
 	requestEntry = time.Hour // for which such requests are one entry of the audit
+
+	stopLimit = time.Second // for the last step of an interrupted act; a command line has two
 )
 
 // Operator carries out the acts of people, requested over HTTP or on the command line: it changes
@@ -186,7 +189,8 @@ const (
 
 // Replay runs the ticks of a job in a span (again), both ends included, whatever their outcome;
 // outstanding ones stay as they are. It returns the number of runs. The span must be decided: later
-// ticks run by schedule.
+// ticks run by schedule. An error between two ticks says how many of them run again, and from which
+// one to continue; the runs that are due by then are counted and delivered.
 func (o *Operator) Replay(ctx context.Context, job string, from, to time.Time, keys ReplayKeys, by Actor) (int, error) {
 	record, ticks, err := o.replayed(ctx, job, from, to)
 	if err != nil {
@@ -197,14 +201,22 @@ func (o *Operator) Replay(ctx context.Context, job string, from, to time.Time, k
 	if keys == NewKeys {
 		act.Detail += ", under new keys"
 	}
+	late, cancel := outlast(ctx)
+	defer cancel()
 	var due []ledger.Due
-	defer func() { o.deliver(ctx, due) }()
+	defer func() { o.deliver(late, due) }()
 	for _, tick := range ticks {
+		stopped := func(more string, err error) (int, error) {
+			return len(due), fmt.Errorf("replay %s: %d of %d ticks run again%s; to continue, replay from %s: %w", job, len(due), len(ticks), more, TickTime{tick}, err)
+		}
+		if err := ctx.Err(); err != nil {
+			return stopped("", err)
+		}
 		re := ledger.Reopening{Run: jobs.TickRunID(job, tick), Tick: tick, Job: record.Job, Args: record.Job.Args, Any: true}
 		if keys == NewKeys {
-			there, err := o.ledger.FindRecord(ctx, re.Run)
+			there, err := o.ledger.FindRecord(late, re.Run)
 			if err != nil && !errors.Is(err, ledger.ErrUnknown) {
-				return len(due), err
+				return stopped("", err)
 			}
 			if err == nil && !there.State.Final() {
 				continue
@@ -214,13 +226,28 @@ func (o *Operator) Replay(ctx context.Context, job string, from, to time.Time, k
 		if len(due) == 0 { // recorded once, with the first tick that runs
 			re.Act = &act
 		}
-		some, err := o.ledger.Reopen(ctx, re)
+		some, err := o.ledger.Reopen(late, re)
 		if err != nil {
-			return len(due), err
+			more := ""
+			if !space.Unsent(err) && !isRefusal(err) {
+				more = ", and perhaps that of " + TickTime{tick}.String()
+			}
+			return stopped(more, err)
 		}
 		due = append(due, some...)
 	}
 	return len(due), nil
+}
+
+// outlast returns a context that ends a moment after ctx: an act of many steps that is interrupted
+// gets the reply to the step that it has begun, and delivers the runs that are due.
+func outlast(ctx context.Context) (context.Context, context.CancelFunc) {
+	late, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(stopLimit, cancel) })
+	return late, func() {
+		stop()
+		cancel()
+	}
 }
 
 // ToReplay returns the number of ticks that [Operator.Replay] would look at, or its refusal.

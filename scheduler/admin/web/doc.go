@@ -56,7 +56,9 @@
 //
 //	/api/v1/jobs/{job}/run       {"args", "id", "reason"}; jobs/{job}/pause and resume {"reason"}
 //	/api/v1/jobs/{job}/replay    {"from", "to", "new_keys", "reason", "dry_run"}: run the ticks of a
-//	                             span (again); jobs/{job}/skip, without new_keys: they do not run
+//	                             span (again); jobs/{job}/skip, without new_keys: they do not run.
+//	                             An error between two ticks says how many of them run again, and
+//	                             from which one to continue
 //	/api/v1/enqueue              {"job", "args", "id", "in", "at", "parent"}; 201 with the new run,
 //	                             200 when the run already existed. parent is the run that asks, else
 //	                             the header Lockstep-Run-Id, which an HTTP job sends to its service.

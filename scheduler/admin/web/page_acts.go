@@ -59,10 +59,10 @@ type pageAct struct {
 	title  func(r *http.Request) string
 	ask    func(ctx context.Context, r *http.Request, values url.Values) (*asking, error)
 	do     func(ctx context.Context, r *http.Request, values url.Values, by admin.Actor) (done, led string, err error)
+	limit  time.Duration // default: actLimit
 
-	// of an act on what ask has found
-	repeats string // a field that the form may have several times
-	limit   time.Duration
+	// of an act on what ask has found; repeats is a field that the form may have several times
+	repeats string
 	doFound func(ctx context.Context, asked *asking, by admin.Actor) error // instead of do
 }
 
@@ -402,7 +402,7 @@ func (s *Server) askSpan(ctx context.Context, r *http.Request, values url.Values
 
 func (s *Server) replayTicks() pageAct {
 	return pageAct{
-		page: "jobs", action: "replay ticks", title: jobTitle("Replay ticks of"), fields: []string{"from", "to", "keys"},
+		page: "jobs", action: "replay ticks", title: jobTitle("Replay ticks of"), limit: spanLimit, fields: []string{"from", "to", "keys"},
 		ask: func(ctx context.Context, r *http.Request, values url.Values) (*asking, error) {
 			a, err := s.askSpan(ctx, r, values, "Replay them", "%s from %s to %s run again, whatever their outcome was; those that have not ended stay as they are.", s.o.Operator.ToReplay)
 			if err == nil {
@@ -423,7 +423,7 @@ func (s *Server) replayTicks() pageAct {
 
 func (s *Server) skipTicks() pageAct {
 	return pageAct{
-		page: "jobs", action: "skip ticks", title: jobTitle("Skip ticks of"), fields: []string{"from", "to"},
+		page: "jobs", action: "skip ticks", title: jobTitle("Skip ticks of"), limit: spanLimit, fields: []string{"from", "to"},
 		ask: func(ctx context.Context, r *http.Request, values url.Values) (*asking, error) {
 			return s.askSpan(ctx, r, values, "Skip them", "%s from %s to %s do not run: future ones, and those with runs that have not started.", s.o.Operator.ToSkip)
 		},
