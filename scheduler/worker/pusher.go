@@ -61,14 +61,16 @@ func NewPusher(q *queue.Client, l *ledger.Ledger) *Pusher {
 }
 
 // Add hands deliveries to [Pusher.Run] to be pushed. A delivery replaces an older one of its run.
-// Those that do not fit are left to the sweep, which repeats what stays unconfirmed.
+// One that is being pushed is not pushed again, unless it is put back: a worker may fetch it before
+// it is confirmed. Those that do not fit are left to the sweep, which repeats what stays
+// unconfirmed.
 func (p *Pusher) Add(due ...ledger.Due) {
 	p.mu.Lock()
 	for _, d := range due {
 		before, known := p.pending[d.Run]
 		n, underWay := p.pushing[d.Run]
 		switch {
-		case known && before.N >= d.N, underWay && n >= d.N:
+		case known && before.N >= d.N, underWay && (n > d.N || n == d.N && !d.PutBack):
 		case known:
 			p.waiting[before.Queue]--
 			p.waiting[d.Queue]++

@@ -44,6 +44,23 @@ func TestAPusherKeepsTheNewestDeliveryOfARun(t *testing.T) {
 	}
 }
 
+// TestADeliveryThatComesBackWhileItIsConfirmedIsPushedAgain: a worker fetches it before the reply
+// to its confirmation, and cannot start its run.
+func TestADeliveryThatComesBackWhileItIsConfirmedIsPushedAgain(t *testing.T) {
+	t.Parallel()
+	p := NewPusher(nil, nil)
+	p.Add(dueRun(1, 3), dueRun(2, 3))
+	p.take()
+	back, old := dueRun(1, 3), dueRun(2, 2)
+	back.PutBack, old.PutBack = true, true
+	p.Add(back, old)
+	p.Add(back)
+	p.done()
+	if some := p.take(); len(some) != 1 || some[0] != back {
+		t.Errorf("to push: %+v, want run 1 under n 3, at the head", some)
+	}
+}
+
 // TestAPusherIsBounded: deliveries that do not fit are left to the sweep, and counted. A newer
 // delivery of a run always fits.
 func TestAPusherIsBounded(t *testing.T) {
