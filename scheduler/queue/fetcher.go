@@ -78,27 +78,32 @@ func (f *fetcher) fetch(ctx context.Context, queue string) *redis.Cmd {
 	if err != nil {
 		return f.failed(err)
 	}
-	if len(taken.deliveries)+len(taken.tasks) == 0 {
+	if len(taken.deliveries)+len(taken.tasks) == 0 && !taken.trimmed {
 		return f.empty()
 	}
 	n := min(f.slots, max(len(taken.deliveries), len(taken.tasks)))
 	f.release(f.slots - n)
 	f.slots, f.over = 0, true
 	f.reception.gate.found()
-	if len(taken.tasks) > 0 {
+	switch {
+	case len(taken.tasks) > 0:
 		f.adopt(queue, taken, n)
-	} else {
+	case len(taken.deliveries) > 0:
 		f.reception.hand(queue, taken.field, taken.deliveries)
 	}
 	return nothing()
 }
 
-// taken is what a fetch has taken: deliveries, or foreign tasks.
+// taken is what a fetch has taken: deliveries, or foreign tasks; or nothing.
 type taken struct {
 	deliveries []ledger.Due
 	field      string // of their record, or "": there is none
 	tasks      []task
 	until      time.Time // when the leases of the tasks end, by the clock of this process
+
+	// It was only IDs of tasks that a tool has deleted. Others may be behind them, and Redis no
+	// longer counts this worker as asleep.
+	trimmed bool
 }
 
 // adopt has tasks adopted, and passes slots on for their runs. The next fetch waits for that, but
@@ -162,7 +167,8 @@ func (f *fetcher) take(ctx context.Context, queue string) (taken, error) {
 	}
 	some := taken{field: field, until: until}
 	switch {
-	case len(reply) < 2: // nothing, or only IDs of tasks that a tool has deleted
+	case len(reply) < 2:
+		some.trimmed = len(reply) == 1 && reply[0] == int64(1)
 	case reply[0] == int64(1):
 		of := space.Read(reply[1:], nil)
 		at := of.Time()

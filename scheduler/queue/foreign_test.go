@@ -68,7 +68,7 @@ func TestForeignTaskGoesBackAndIsNeverEnded(t *testing.T) {
 }
 
 // TestDeletedTasksAtTheHeadAreNoFailure has more IDs at the head of a queue than a fetch examines,
-// whose tasks a tool has deleted.
+// whose tasks a tool has deleted. The worker does not wait for a poll after each fetch.
 func TestDeletedTasksAtTheHeadAreNoFailure(t *testing.T) {
 	t.Parallel()
 	rdb := redistest.Client(t)
@@ -81,7 +81,7 @@ func TestDeletedTasksAtTheHeadAreNoFailure(t *testing.T) {
 	push(t, c, ledger.Due{Run: "ours", N: 1, Queue: q})
 	log, lines := newLog()
 	got := make(chan ledger.Due)
-	serve(t, c, queue.Options{Queues: map[string]int{q: 1}, Handle: into(got), Logger: log, Slots: newSlots(1)})
+	serve(t, c, queue.Options{Queues: map[string]int{q: 1}, Handle: into(got), Logger: log, Slots: newSlots(1), PollInterval: time.Hour})
 	if d := receive(t, got); d.Run != "ours" {
 		t.Errorf("got %+v, want ours", d)
 	}

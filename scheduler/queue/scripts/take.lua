@@ -27,7 +27,8 @@
 --
 -- Reply: 0, then the IDs of the deliveries that were taken, oldest first; or 1 and the time (server
 -- ms), then for each foreign task its ID, its message, and the time (server ms) at which it got its
--- word, a blank and the word; or "" if it has none.
+-- word, a blank and the word; or "" if it has none. A 1 alone: it removed the IDs of tasks that a
+-- tool has deleted, and there may be more in the queue.
 -- Invariant: a taken delivery is in none of asynq's lists, its hash is deleted, and it is recorded.
 -- A taken foreign task is active, with a lease. It got its word from the first take by a build that
 -- knows words, in a field of its hash that asynq leaves alone. It has none if it had been tried
