@@ -179,8 +179,12 @@ func (g *gate) pause() {
 
 // rest leads to idle, with the pause after an error. mu is held.
 func (g *gate) rest() {
+	now := time.Now()
+	if !g.idle {
+		g.since = now
+	}
 	g.idle, g.backlog = true, false
-	g.next = time.Now().Add(g.spread(errorPause))
+	g.next = now.Add(g.spread(errorPause))
 }
 
 // failed records that Redis did not reply, or replied with an error.

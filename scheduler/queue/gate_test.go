@@ -300,3 +300,36 @@ func TestHelpComesWithWorkAndGoesWithoutIt(t *testing.T) {
 		wants("the end of the help", goes, true)
 	})
 }
+
+// TestAPauseDoesNotEndTheHelp: further servers that have had work until then stay, unless the pause
+// is as long as the time without work after which they stop.
+func TestAPauseDoesNotEndTheHelp(t *testing.T) {
+	for name, rest := range map[string]func(*gate){
+		"an error":              func(g *gate) { g.failed(errors.New("away")) },
+		"no run can start here": (*gate).pause,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			g := newGate(time.Second, unbounded{}, slog.New(slog.DiscardHandler))
+			g.found()
+			goes := make(chan time.Time, 1)
+			go func() { g.awaitIdle(t.Context()); goes <- time.Now() }() // received below
+			for range 2 {
+				time.Sleep(time.Hour - time.Millisecond) // it looks a millisecond later
+				rest(g)
+				time.Sleep(time.Millisecond)
+				synctest.Wait()
+				g.found()
+			}
+			time.Sleep(time.Hour)
+			rest(g)
+			from := time.Now()
+			for range 60 {
+				time.Sleep(errorPause)
+				rest(g)
+			}
+			if after := (<-goes).Sub(from); after < helpFor || after > helpFor+helpFor/10 {
+				t.Errorf("%s: the help ends %v after the last work, want %v", name, after, helpFor)
+			}
+		})
+	}
+}
