@@ -378,7 +378,8 @@
 // to; it passes over the other targets, and abandons what has waited there for [MailFor].
 //
 //   - At most 10,000 messages wait, and 1,000 for one target. Further ones are counted, and the
-//     next batch of the target brings their number into the audit.
+//     next batch of the target brings their number into the audit. Several batches may bring it
+//     along; the first of them that is recorded adds it.
 //   - A worker that dies between taking and sending, or between sending and recording, leaves its
 //     batch to the one that finds it when [MailLease] is over. In the second case the target gets
 //     the batch twice, under one name.

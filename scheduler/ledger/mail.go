@@ -53,7 +53,8 @@ type Batch struct {
 	// abandons the batch.
 	Expired bool
 	// Dropped is how many messages for the target were not stored, since too many were waiting, and
-	// are not in the audit yet.
+	// are not in the audit yet. All batches of the target have this number: the first report of the
+	// end of one brings it into the audit.
 	Dropped int
 
 	upto string // the number of its last message

@@ -416,6 +416,88 @@ func TestMessagesBeyondTheLimitAreCounted(t *testing.T) {
 	})
 }
 
+// TestEachDroppedMessageIsInTheAuditOnce: several batches of a target bring the same number along.
+func TestEachDroppedMessageIsInTheAuditOnce(t *testing.T) {
+	large(t, func(f *fixture) {
+		f.told()
+		f.runAndFail(f.session("w"))
+		add := func(n int) {
+			f.Helper()
+			for i := range n {
+				if err := f.AddMail(f.Context(), fmt.Sprint(i), jobs.EventRefused, "w", "x", []string{"ops"}); err != nil {
+					f.Fatal(err)
+				}
+			}
+		}
+		wantDropped := func(when string, want int, silent string) {
+			f.Helper()
+			if got := f.auditedDrops()["ops"]; got != want {
+				f.Errorf("%s the audit has %d dropped messages, want %d", when, got, want)
+			}
+			if got := f.rdb.HGet(f.Context(), f.key("mailed"), "silent:ops").Val(); got != silent {
+				f.Errorf("%s it does not have %s, want %s", when, got, silent)
+			}
+		}
+		add(999)
+		add(3) // beyond the limit
+		batches := f.take("ops")
+		if len(batches) != 2 || batches[0].Dropped != 3 || batches[1].Dropped != 3 {
+			f.Fatalf("took %d batches, want two with 3 dropped messages each", len(batches))
+		}
+		if over, err := f.MailFailed(f.Context(), &batches[0], 0, "status 500"); over || err != nil {
+			f.Fatalf("over %v, %v", over, err)
+		}
+		wantDropped("after a failure", 3, "0")
+		add(1)
+		for i := range batches {
+			if err := f.MailSent(f.Context(), &batches[i]); err != nil {
+				f.Fatal(err)
+			}
+		}
+		wantDropped("after both batches", 4, "0")
+	})
+}
+
+// auditedDrops returns how many messages of each target were dropped, as the audit has it.
+func (f *fixture) auditedDrops() map[string]int {
+	f.Helper()
+	acts, err := f.Acts(f.Context(), "", 0)
+	if err != nil {
+		f.Fatal(err)
+	}
+	dropped := make(map[string]int)
+	for _, act := range acts {
+		if act.What == "drop messages" {
+			dropped[act.On] += act.Times
+		}
+	}
+	return dropped
+}
+
+// An earlier build subtracted the messages of one drop once for each batch.
+func TestANegativeNumberOfDroppedMessagesHidesNoLaterOnes(t *testing.T) {
+	each(t, func(f *fixture) {
+		add := func(dropped int64) ledger.Batch {
+			f.Helper()
+			err := errors.Join(
+				f.AddMail(f.Context(), "it", jobs.EventRefused, "w", "x", []string{"ops"}),
+				f.rdb.HIncrBy(f.Context(), f.key("mailed"), "silent:ops", dropped).Err(),
+			)
+			if err != nil {
+				f.Fatal(err)
+			}
+			f.ready()
+			return f.take("ops")[0]
+		}
+		if batch := add(-57); batch.Dropped != 0 {
+			f.Errorf("%d are still to go into the audit, want none", batch.Dropped)
+		}
+		if batch := add(2); batch.Dropped != 2 {
+			f.Errorf("%d are still to go into the audit, want the 2 that were dropped then", batch.Dropped)
+		}
+	})
+}
+
 func TestALongSilenceHasOneMessage(t *testing.T) {
 	each(t, func(f *fixture) {
 		f.told()

@@ -47,6 +47,8 @@ func TestFaultsOfMessagesAreFound(t *testing.T) {
 		"a request that failed counts as sent":             {"local outcome = ARGV[4]", "local outcome = 'sent'"},
 		"a request that failed is not repeated":            {"< tonumber(ARGV[6]) and 'later' or 'over'", "< tonumber(ARGV[6]) and 'sent' or 'over'"},
 		"a batch stays noted after it was sent":            {"call('HDEL', MAILED, 'batch:' .. group)\ncall", "call"},
+		"each batch brings the same drops into the audit":  {"local silent = math.min(", "local silent = math.max("},
+		"dropped messages are never in the audit":          {"audit((string.gsub(ARGV[9],", "tostring((string.gsub(ARGV[9],"},
 		"the next batch waits for the lease of this one":   {"call('ZADD', POST, format('%.0f', now + ARGV[5]), group)\nreturn", "return"},
 	} {
 		t.Run(what, func(t *testing.T) {

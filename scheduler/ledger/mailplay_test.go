@@ -1,6 +1,7 @@
 package ledger_test
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -24,6 +25,8 @@ import (
 //   - A message that was recorded as sent was received by its target.
 //   - A target that receives a batch again receives the same messages.
 //   - Until its lease is over, no other worker gets a batch.
+//   - Each message that was dropped is in the audit once, or will be, whatever number of batches of
+//     its target, which are about several jobs, brings it along.
 
 // mailing is what the players know of the messages of a random history.
 type mailing struct {
@@ -37,7 +40,14 @@ type mailing struct {
 	stored   map[string][]string   // by target and job: all messages, in order
 	received map[string]bool       // target and id
 	named    map[string]string     // target and the first id of a batch -> all ids in it
+
+	drops   *rand.Rand     // apart from rand: the other moves are the same without drops
+	dropped map[string]int // by target: messages that were not stored
+	audited map[string]int // by target: those of them that the audit has
 }
+
+// silent returns how many dropped messages of a target the audit does not have yet.
+func (m *mailing) silent(target string) int { return m.dropped[target] - m.audited[target] }
 
 // sending is a batch that a worker has taken.
 type sending struct {
@@ -64,6 +74,7 @@ func newMailing(seed uint64) *mailing {
 	return &mailing{
 		rand: rand.New(rand.NewPCG(seed, 2)), open: make(map[string]*openBatch), held: make(map[string]time.Time),
 		recorded: make(map[string][]string), stored: make(map[string][]string), received: make(map[string]bool), named: make(map[string]string),
+		drops: rand.New(rand.NewPCG(seed, 3)), dropped: make(map[string]int), audited: make(map[string]int),
 	}
 }
 
@@ -149,6 +160,24 @@ func (p *play) mailStep() {
 		p.say("ticks up to %v of %s are missed", created.Cursor, job.Name)
 		p.cursors[job.Name] = created.Cursor
 	}
+	if m.drops.IntN(8) == 0 {
+		p.dropMail()
+	}
+}
+
+// dropMail counts messages of a target as dropped, as post does. So many messages that it drops
+// some do not wait in a history.
+func (p *play) dropMail() {
+	p.Helper()
+	m := p.mailing
+	target, n := playedTargets[m.drops.IntN(len(playedTargets))].Target, 1+m.drops.IntN(3)
+	p.say("%d messages to %s are dropped", n, target)
+	m.dropped[target] += n
+	for _, field := range []string{"dropped:", "silent:"} {
+		if err := p.rdb.HIncrBy(p.Context(), p.key("mailed"), field+target, int64(n)).Err(); err != nil {
+			p.fatalf("%v", err)
+		}
+	}
 }
 
 // takeMail lets a worker take what it can send to some targets.
@@ -179,6 +208,9 @@ func (p *play) takeMail(targets []string) {
 		}
 		if !slices.Equal(s.ids(), idsIn(want.members)) || batch.Tries != want.tries {
 			p.fatalf("%q is taken after %d tries, want %q after %d", s.ids(), batch.Tries, idsIn(want.members), want.tries)
+		}
+		if silent := m.silent(batch.Target); batch.Dropped != silent {
+			p.fatalf("%q brings %d dropped messages along, want %d", group, batch.Dropped, silent)
 		}
 		m.open[group], m.held[group] = &want, time.Now()
 		m.sending = append(m.sending, s)
@@ -226,6 +258,7 @@ func (p *play) recordMail(s sending, sent bool) {
 			continue // another batch is open: this one has ended
 		}
 		delete(m.held, group)
+		m.audited[s.batch.Target] += min(m.silent(s.batch.Target), s.batch.Dropped)
 		if sent {
 			m.recorded[group] = append(m.recorded[group], open.members...)
 			delete(m.open, group)
@@ -399,8 +432,19 @@ func (p *play) checkBatches(waiting map[string][]string) {
 			}
 		case kind == "sent" && value != strconv.Itoa(sent[of]):
 			p.fatalf("%s messages to %s were sent, want %d", value, of, sent[of])
-		case kind == "unsent", kind == "dropped", kind == "silent":
+		case kind == "unsent":
 			p.fatalf("%s is %s", field, value)
+		}
+	}
+	audited := p.auditedDrops()
+	for _, target := range playedTargets {
+		for field, want := range map[string]int{"dropped:" + target.Target: m.dropped[target.Target], "silent:" + target.Target: m.silent(target.Target)} {
+			if value := cmp.Or(mailed[field], "0"); value != strconv.Itoa(want) {
+				p.fatalf("%s is %s, want %d", field, value, want)
+			}
+		}
+		if got, want := audited[target.Target], m.audited[target.Target]; got != want {
+			p.fatalf("the audit has %d dropped messages of %s, want %d", got, target.Target, want)
 		}
 	}
 	if batches != len(m.open) {

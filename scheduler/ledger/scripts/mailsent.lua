@@ -2,8 +2,9 @@
 -- ARGV: 1 target  2 job  3 number of the last message of the batch  4 outcome: sent | failed
 --       5 sent: ms until the next batch of this target and job; failed: ms until the next try 6 ms
 --       after which a message that could not be sent is abandoned  7 the error  8 entry for the
---       audit, if it is abandoned  9 entry for the audit about messages that were not stored, or ""
---       10 how many these were
+--       audit, if it is abandoned  9 entry for the audit about messages that were not stored, or
+--       "": it counts those that the audit does not have yet  10 how many these were when the batch
+--       was taken
 -- Replies: sent | later: it is tried again | over: it was abandoned, and is in the audit |
 --   stale: this batch has ended before; nothing was changed
 local group = ARGV[1] .. '\0' .. ARGV[2]
@@ -11,8 +12,12 @@ local upto, tries = string.match(call('HGET', MAILED, 'batch:' .. group) or '', 
 if upto ~= ARGV[3] then return {'stale'} end
 local members = call('ZRANGEBYLEX', MAIL, '[' .. group .. '\0', '[' .. group .. '\0' .. upto .. '\1')
 if ARGV[9] ~= '' then
-  call('HINCRBY', MAILED, 'silent:' .. ARGV[1], -ARGV[10])
-  audit(ARGV[9])
+  -- Another batch of the target may have brought them into the audit since.
+  local silent = math.min(tonumber(call('HGET', MAILED, 'silent:' .. ARGV[1]) or '') or 0, tonumber(ARGV[10]))
+  if silent > 0 then
+    call('HINCRBY', MAILED, 'silent:' .. ARGV[1], format('%.0f', -silent))
+    audit((string.gsub(ARGV[9], '\31[^\31]*', '\31' .. format('%.0f', silent), 1)))
+  end
 end
 local outcome = ARGV[4]
 if outcome == 'failed' then

@@ -6,7 +6,7 @@
 -- Replies: ms, what to pass over in the next call, 0 after the last; then for each batch: send, or
 --   expired: no worker has been able to send to that target; target, job, number of its last
 --   message, requests that have failed, how many messages for the target were not stored and are
---   not in the audit yet, the messages
+--   not in the audit yet (the same in each batch of the target), the messages
 -- LOOK, MOST and BYTES bound how long a call keeps Redis busy.
 local LOOK, MOST, BYTES = 100, 20, 256 * 1024
 local mine, batches, bytes, passed = {}, {}, 0, 0
@@ -16,6 +16,14 @@ for i = 5, #ARGV do mine[ARGV[i]] = true end
 local function aged(member)
   local at = tonumber(string.match(string.match(member, '^[^%z]*%z[^%z]*%z%d*%z(.*)$') or '', M_MATCH[[ID EVENT (AT)]]) or '')
   return now - (at or 0) >= tonumber(ARGV[3])
+end
+
+-- silent returns how many messages for a target the audit does not have yet. An earlier build
+-- subtracted some of them once for each batch that brought them along.
+local function silent(target)
+  local n = tonumber(call('HGET', MAILED, 'silent:' .. target) or '') or 0
+  if n < 0 then call('HDEL', MAILED, 'silent:' .. target) end
+  return math.max(0, n)
 end
 
 local due = call('ZRANGEBYSCORE', POST, '-inf', ms, 'LIMIT', ARGV[1], LOOK)
@@ -47,7 +55,7 @@ for i = 1, #due do
       call('ZADD', POST, format('%.0f', now + ARGV[2]), group)
       local n = #batches
       batches[n + 1], batches[n + 2], batches[n + 3], batches[n + 4] = known and 'send' or 'expired', target, job, last
-      batches[n + 5], batches[n + 6], batches[n + 7] = tries, call('HGET', MAILED, 'silent:' .. target) or '0', messages
+      batches[n + 5], batches[n + 6], batches[n + 7] = tries, silent(target), messages
       for k = 1, #messages do bytes = bytes + #messages[k] end
     else
       passed = passed + 1
