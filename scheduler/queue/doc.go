@@ -111,12 +111,14 @@
 //   - Redis is unreachable: fetches fail at a slow pace and then resume. [Client.Push] fails and
 //     returns the deliveries that did arrive. The sweep pushes the others again.
 //   - A reply is lost. Our Redis clients send every command once (MaxRetries -1), and asynq does
-//     not resend commands either. If the reply to a fetch is lost, so are its deliveries: Alive
-//     reports that after [inHandMost]. If the reply to a push is lost, the delivery exists: the
-//     next push of that n finds it, or the next n makes it obsolete. Foreign tasks stay active,
-//     and asynq recovers them. A delivery is active only if a server of another program has fetched
-//     it: Alive reports it as lost after [nobodyAfter], and the ledger drops it when it comes
-//     again.
+//     not resend commands either. If the reply to a fetch is lost, so are its deliveries: the
+//     worker removes their record with its next fetch from the queue, or after [recordsInterval],
+//     and Alive reports them as lost from then on. If Redis executes the fetch only after that,
+//     since a connection has stalled, Alive reports it after [inHandMost]. If the reply to a push
+//     is lost, the delivery exists: the next push of that n finds it, or the next n makes it
+//     obsolete. Foreign tasks stay active, and asynq recovers them. A delivery is active only if a
+//     server of another program has fetched it: Alive reports it as lost after [nobodyAfter], and
+//     the ledger drops it when it comes again.
 //   - A worker dies with a fetched delivery: the record of its fetch survives. The sweep reads the
 //     records of all sessions twice a second and when it is woken, pushes the deliveries of an
 //     ended session again, and removes the records. Workers of earlier builds keep no such record;

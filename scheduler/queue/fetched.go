@@ -29,8 +29,9 @@ func asleepKey(queue, namespace string) string {
 }
 
 // inHandMost is how long a delivery counts as in hand after its fetch. The worker sends the claim
-// immediately, so after this time the reply to the claim or to the fetch was lost. A shorter time
-// can cause a second delivery, which the ledger drops. A longer time delays the run.
+// immediately, so after this time the reply to the claim was lost; or Redis executed the fetch so
+// late that the worker had already abandoned it and removed its record. A shorter time can cause a
+// second delivery, which the ledger drops. A longer time delays the run.
 const inHandMost = 10 * time.Second
 
 // readRecord parses the record of a fetch: its time, by the server's clock, and the IDs that it

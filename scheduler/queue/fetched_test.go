@@ -2,8 +2,11 @@ package queue_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -85,6 +88,63 @@ func TestFetchedDeliveriesAreOnRecordUntilTheyAreHandled(t *testing.T) {
 		}
 		if err := stop(); err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+// errLost is the error of a command of which the reply is lost.
+var errLost = errors.New("the reply is lost")
+
+// losesOne is a hook of a client that loses the reply to the first fetch with deliveries.
+type losesOne struct {
+	lost *atomic.Bool
+}
+
+func (losesOne) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (losesOne) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (l losesOne) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		script, is := cmd.(*redis.Cmd)
+		if !is || !strings.Contains(fmt.Sprint(cmd.Args()...), "}:lockstep:fetched:") {
+			return err
+		}
+		if reply, ok := script.Val().([]any); ok && len(reply) > 1 && l.lost.CompareAndSwap(false, true) {
+			script.SetErr(errLost)
+			return errLost
+		}
+		return err
+	}
+}
+
+// TestAFetchWithoutAReplyLeavesNoRecord, so the next look finds that its deliveries are lost.
+func TestAFetchWithoutAReplyLeavesNoRecord(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
+		options := *rdb.Options()
+		losing := redis.NewClient(&options)
+		t.Cleanup(func() {
+			if err := losing.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		var lost atomic.Bool
+		losing.AddHook(losesOne{&lost})
+		c, q := newClient(t, losing)
+		serve(t, c, queue.Options{
+			Queues: map[string]int{q: 1}, Session: func() string { return "w.1" },
+			Handle: func(_ context.Context, some []ledger.Due) { t.Errorf("handled %+v", some) },
+		})
+		d := ledger.Due{Run: "r", N: 1, Queue: q}
+		push(t, c, d)
+		eventually(t, "a fetch is lost", lost.Load)
+		eventually(t, "no record of it", func() bool { return len(fetched(t, c, "w.1")) == 0 })
+		if alive(t, c, d) {
+			t.Error("it is alive, and no worker has it")
 		}
 	})
 }
