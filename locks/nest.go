@@ -161,8 +161,11 @@ func (c *Client) IsHeld(ctx context.Context, names ...string) bool {
 	return len(names) > 0
 }
 
+// has reports whether the hold has a resource, and is neither lost nor released. A hold that only
+// re-enters others is lost with them.
 func (h *Hold) has(name string) bool {
 	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.valid() && slices.ContainsFunc(h.items, func(item Item) bool { return item.Name == name })
+	has := h.valid() && h.users > 0 && slices.ContainsFunc(h.items, func(item Item) bool { return item.Name == name })
+	h.mu.Unlock()
+	return has && h.Lost() == nil
 }

@@ -147,6 +147,40 @@ func TestReleasedOrLostHoldCoversNothing(t *testing.T) {
 	})
 }
 
+func TestIsHeldEndsWithTheHoldThatWasReentered(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
+		c := openClient(t, rdb, locks.Options{Namespace: redistest.Namespace(t)})
+		outer := acquire(t, c, locks.Exclusive("a"))
+		inner := nested(t, c, outer, locks.Exclusive("a"))
+		wider := nested(t, c, inner, locks.Exclusive("a", "b"))
+		if !c.IsHeld(wider.Context(), "a", "b") {
+			t.Error("a is not held before it was taken")
+		}
+		if _, err := c.Space().Revoke(t.Context(), "a", outer.Token(), locks.Take, why); err != nil {
+			t.Fatal(err)
+		}
+		<-wider.Context().Done()
+		for name, hold := range map[string]*locks.Hold{"outer": outer, "inner": inner, "wider": wider} {
+			if c.IsHeld(hold.Context(), "a") || !errors.Is(hold.Lost(), locks.ErrRevoked) {
+				t.Errorf("%s: a is held after it was taken: %v", name, hold.Lost())
+			}
+			_ = hold.Release()
+		}
+
+		outer = acquire(t, c, locks.Exclusive("c"))
+		inner = nested(t, c, outer, locks.Exclusive("c"))
+		release(t, outer)
+		if !c.IsHeld(inner.Context(), "c") {
+			t.Error("c is not held while the inner hold uses it")
+		}
+		release(t, inner)
+		if c.IsHeld(inner.Context(), "c") {
+			t.Error("c is held after the last release")
+		}
+	})
+}
+
 // TestDeadlockIsFoundAtOnce makes two, then three flows wait for each other in a circle. The
 // request that closes it gets the error, and the others continue once its flow has released.
 func TestDeadlockIsFoundAtOnce(t *testing.T) {
