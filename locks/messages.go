@@ -23,7 +23,7 @@ func (s *session) revoked(id HoldID, news space.Asked, revision uint64) {
 	s.note(revision)
 	r := s.requests[id]
 	if r != nil && r.hold == nil {
-		r.revoked = &news // the holder learns of it when it gets the hold
+		keepRevocation(&r.revoked, &news) // the holder learns of it when it gets the hold
 		r = nil
 	}
 	s.mu.Unlock()
@@ -40,9 +40,7 @@ func (s *session) revoke(r *request, news space.Asked) {
 	if first && h.asked != nil {
 		close(h.asked)
 	}
-	if first || news.Force != Ask {
-		h.wanted = &news
-	}
+	keepRevocation(&h.wanted, &news)
 	ends := news.Force != Ask && h.valid()
 	cause := &RevokedError{news.Revocation}
 	if ends {
@@ -57,6 +55,16 @@ func (s *session) revoke(r *request, news space.Asked) {
 	if ends {
 		h.cancel(cause)
 		s.client.log.Warn("lock was revoked", slog.String("hold", string(h.id)), slog.Any("error", cause))
+	}
+}
+
+// keepRevocation replaces the last revocation with another one where revoke.lua does. A comparison
+// may have read the hold before the last message was sent, so its news are not always newer: it
+// removes no revocation, and a lock that was taken does not become one that is only asked for. The
+// caller holds mu.
+func keepRevocation(last **space.Asked, news *space.Asked) {
+	if news != nil && (*last == nil || (*last).Force == Ask || news.Force == Seize) {
+		*last = news
 	}
 }
 

@@ -196,7 +196,7 @@ func (s *session) compareTable(ctx context.Context, upto uint64) (orphans []Hold
 			if h.Asked != nil && r.hold != nil {
 				asked = append(asked, func() { s.revoke(r, *h.Asked) })
 			} else {
-				r.revoked = h.Asked
+				keepRevocation(&r.revoked, h.Asked)
 			}
 		} else {
 			orphans = append(orphans, h.ID)

@@ -345,6 +345,92 @@ func (h *calls) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proces
 	return next
 }
 
+// interlude calls a function after the first reply to a script, before the client gets it.
+type interlude struct {
+	hash string
+	once sync.Once
+	call func()
+}
+
+func (h *interlude) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h *interlude) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		if args := cmd.Args(); err == nil && len(args) > 1 && args[1] == h.hash {
+			h.once.Do(h.call)
+		}
+		return err
+	}
+}
+
+func (h *interlude) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+// TestTakenLockEndsTheWorkThatHasNotBegun takes a lock before its holder has the hold. Neither a
+// comparison that has read the hold already nor a later request to release it may hide that.
+func TestTakenLockEndsTheWorkThatHasNotBegun(t *testing.T) {
+	t.Parallel()
+	take, ask := space.Asked{Force: Take, Revocation: Revocation{By: "ann"}}, space.Asked{Force: Ask}
+	for name, test := range map[string]struct{ before, during, after []space.Asked }{
+		"before the comparison": {before: []space.Asked{take}},
+		"during the comparison": {during: []space.Asked{take}},
+		"after a request":       {before: []space.Asked{ask}, during: []space.Asked{take}},
+		"before a request":      {after: []space.Asked{take, ask}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			rdb := redistest.Client(t)
+			c := opened(t, rdb, redistest.Namespace(t))
+			if err := space.Generation.Redis().Load(t.Context(), rdb).Err(); err != nil {
+				t.Fatal(err)
+			}
+			s, _, err := c.current()
+			if err != nil {
+				t.Fatal(err)
+			}
+			r, err := s.begin(exclusively("a"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := c.raw(t, space.Acquire, asks(string(s.id), string(r.id), 0, 0, "xa")...)
+			if got[0] != "granted" {
+				t.Fatalf("got %q", got)
+			}
+			token, err := ParseToken(got[1])
+			if err != nil {
+				t.Fatal(err)
+			}
+			say := func(messages []space.Asked) {
+				for _, news := range messages {
+					s.revoked(r.id, news, 0)
+				}
+			}
+			for _, news := range test.before { // the listing has them, too
+				if _, err := c.Space().Revoke(t.Context(), "a", token, news.Force, news.Revocation); err != nil {
+					t.Fatal(err)
+				}
+			}
+			during := &interlude{hash: space.Generation.Hash(), call: func() { say(test.during) }}
+			c.rdb.AddHook(during)
+			if orphans, err := s.compareTable(t.Context(), 0); err != nil || len(orphans) > 0 {
+				t.Fatalf("got %v, %v", orphans, err)
+			}
+			say(test.after)
+			during.once.Do(func() { t.Error("the comparison did not ask for the generation: the test proves nothing") })
+			hold, _ := s.admit(t.Context(), r, grant{token, time.Now()}, &spec{items: r.items}, nil)
+			if cause := context.Cause(hold.Context()); !errors.Is(cause, ErrRevoked) {
+				t.Errorf("got cause %v of a lock that was taken", cause)
+			}
+			if why := hold.Why(); why == nil || *why != take.Revocation {
+				t.Errorf("got %+v", why)
+			}
+			_ = hold.Release()
+		})
+	}
+}
+
 func TestBusySessionIsNotComparedAllTheTime(t *testing.T) {
 	t.Parallel()
 	c := opened(t, redistest.Client(t), redistest.Namespace(t))
