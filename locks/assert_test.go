@@ -173,6 +173,54 @@ func TestManyHoldsAreReassertedWhileOthersComeAndGo(t *testing.T) {
 	}
 }
 
+// TestHoldsAreReassertedBesideAnUnansweredRequest loses all data after a script of another package
+// was applied and before its reply arrives: the client does not know the bundle of its request yet.
+func TestHoldsAreReassertedBesideAnUnansweredRequest(t *testing.T) {
+	t.Parallel()
+	rdb := redistest.New(t, redistest.Options{}).Client(t)
+	c := opened(t, rdb, "ns")
+	hold, err := c.Acquire(t.Context(), Exclusive("a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := c.Extension().Begin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := c.raw(t, space.Acquire, asks(string(r.Session()), string(r.ID()), -1, 0, "xb")...); got[0] != "granted" {
+		t.Fatalf("got %q", got)
+	}
+	s := r.session
+	s.recompare()
+	eventually(t, "the table was compared", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return r.state == held
+	})
+	s.mu.Lock()
+	was := s.gen
+	s.mu.Unlock()
+	if err := rdb.FlushAll(t.Context()).Err(); err != nil {
+		t.Fatal(err)
+	}
+	c.Extension().Doubt()
+	eventually(t, "it has re-asserted its holds, or lost them", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.gen != was || hold.Context().Err() != nil
+	})
+	if err := context.Cause(hold.Context()); err != nil {
+		t.Fatalf("the hold has ended: %v", err)
+	}
+	if left := c.listing(t).Holds; len(left) != 1 || left[0].ID != hold.ID() {
+		t.Errorf("got %+v, want %s alone", left, hold.ID())
+	}
+	r.Drop()
+	if err := hold.Release(); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestJoinedHoldOutlivesTheLossOfAllData re-asserts a hold that another client has joined.
 func TestJoinedHoldOutlivesTheLossOfAllData(t *testing.T) {
 	t.Parallel()

@@ -114,10 +114,11 @@ func (s *session) toAssert(gen generation) []assertion {
 
 // assertable reports whether a request has a hold to assert. A hold that is being released is none.
 // A hold that has ended without a release, as by its limits, is one, since its holder may not have
-// stopped. The caller holds the session's mu.
+// stopped. A request of another package has no bundle here until [Request.Granted]. If Redis loses
+// its hold before, its script is sent again and decides. The caller holds the session's mu.
 func (r *request) assertable() bool {
 	granted := r.state == held && r.hold == nil || r.hold != nil && !r.hold.done
-	return granted && r.refused == nil
+	return granted && len(r.items) > 0 && r.refused == nil
 }
 
 // page encodes the next page of an assertion and returns the holds that follow it. It leaves out
