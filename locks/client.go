@@ -206,7 +206,7 @@ func Open(ctx context.Context, rdb redis.UniversalClient, o Options) (*Client, e
 		c.beat = &space.Impersonator{UniversalClient: c.beat, Format: as.Format, Script: as.Script}
 	}
 	c.space = spaceOn(c.rdb, keys)
-	c.sender = newSender(c.rdb, keys, c.try, c.spawn)
+	c.sender = newSender(c.rdb, keys, c.lease, c.try, c.spawn)
 	c.acquireScript = space.Prepare(space.As(c.rdb, space.Acquire.Redis()), keys)
 	c.releaseScript = space.Prepare(space.As(c.rdb, space.Release.Redis()), keys)
 	began := time.Now()

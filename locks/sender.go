@@ -12,10 +12,11 @@ import (
 
 // A sender sends the scripts of many callers, alone or together (see [space.Commit]).
 type sender struct {
-	rdb    redis.UniversalClient
-	units  []*batcher    // the scripts that serve many calls of one kind at once
-	try    time.Duration // how long one attempt may take
-	commit space.Commit[*call]
+	rdb     redis.UniversalClient
+	units   []*batcher    // the scripts that serve many calls of one kind at once
+	try     time.Duration // how long one attempt may take
+	commit  space.Commit[*call]
+	slowFor time.Duration // see slowOf
 
 	mu         sync.Mutex
 	slowUntil  time.Time // until then, callers in a hurry do not send by themselves; guarded by mu
@@ -34,19 +35,23 @@ const (
 	// maxInline is how long a command that a caller in a hurry sends by itself may keep it: the
 	// command cannot be interrupted. After that time it is abandoned, and its connection with it.
 	maxInline = 50 * time.Millisecond
-	// slowFor is how long callers in a hurry do not send by themselves after such a command, a
-	// renewal or the opening showed that a reply takes longer than maxInline. It is longer than the
-	// renewal interval of most leases, so a client far from Redis learns in time that Redis is
-	// still far.
-	slowFor = 10 * time.Second
+	// minSlow is the least that slowOf returns.
+	minSlow = 10 * time.Second
 	// splitFor is how long calls go alone after a script for many could not serve some.
 	splitFor = 100 * time.Millisecond
 )
 
-// newSender returns a sender of scripts with these keys. spawn starts a goroutine, unless the
-// client is closed.
-func newSender(rdb redis.UniversalClient, keys []string, try time.Duration, spawn func(func()) bool) *sender {
-	s := &sender{rdb: rdb, units: batchers(keys), try: try}
+// slowOf returns how long callers in a hurry do not send by themselves after one of their commands,
+// a renewal or the opening showed that a reply takes longer than maxInline. The next renewal has
+// got its reply by then, so a client far from Redis learns in time that Redis is still far.
+func slowOf(lease time.Duration) time.Duration {
+	return max(minSlow, lease/renewalsPerLease+tryOf(lease))
+}
+
+// newSender returns a sender of scripts with these keys, for a client with this lease. spawn starts
+// a goroutine, unless the client is closed.
+func newSender(rdb redis.UniversalClient, keys []string, lease, try time.Duration, spawn func(func()) bool) *sender {
+	s := &sender{rdb: rdb, units: batchers(keys), try: try, slowFor: slowOf(lease)}
 	s.commit = space.Commit[*call]{Flights: maxInFlight, Most: maxCalls, Send: s.flush, Spawn: spawn, Refuse: refuse}
 	return s
 }
@@ -81,7 +86,7 @@ func (s *sender) took(d time.Duration) {
 		return
 	}
 	s.mu.Lock()
-	s.slowUntil = time.Now().Add(slowFor)
+	s.slowUntil = time.Now().Add(s.slowFor)
 	s.mu.Unlock()
 }
 

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -75,6 +76,25 @@ func TestLockFarFromRedisKeepsItsConnection(t *testing.T) {
 		test.learn(c)
 		pair(c)
 		far.Set(redistest.Faults{})
+	}
+}
+
+// In quiet times only renewals show how far Redis is. The next one has its reply or is abandoned a
+// third of the lease and a try after the last one.
+func TestClientKnowsThatRedisIsFarUntilTheNextRenewal(t *testing.T) {
+	t.Parallel()
+	for _, lease := range []time.Duration{minLease, defaultLease, ClusterLease, maxLease} {
+		t.Run(lease.String(), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s := newSender(nil, space.KeysOf("ns"), lease, minTry, func(func()) bool { return false })
+				s.took(maxInline)
+				time.Sleep(lease/renewalsPerLease + tryOf(lease) - time.Millisecond)
+				if !s.slow() {
+					t.Error("the first lock before the renewal is sent as if Redis were near")
+				}
+			})
+		})
 	}
 }
 
