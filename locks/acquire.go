@@ -12,9 +12,9 @@ import (
 
 // Acquire asks for a bundle, all or none, and waits until it is granted, the limit of [Wait] has
 // passed, or ctx ends. At the limit the error is an [ErrBusy]. If ctx ends, the error is its cause,
-// not ErrBusy, and everything the request has is released in the background. While Redis does not
-// reply, Acquire retries. If the session is lost meanwhile, the request queues again in the next
-// one, at the end.
+// not ErrBusy. With any error, everything the request has is released in the background. That
+// includes an outer hold that was released during the wait. While Redis does not reply, Acquire
+// retries. If the session is lost meanwhile, the request queues again in the next one, at the end.
 //
 // ctx bounds the work, too: [Hold.Context] is derived from it. So do not bound the wait by
 // [context.WithTimeout]: its cancel ends the work, and its timeout cuts the work off while the lock

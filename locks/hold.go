@@ -167,8 +167,8 @@ func (h *Hold) Why() *Revocation {
 // the session has ended, which bounds its time by the lease. It returns nil if the hold was given
 // back. That includes a release with a lost reply, if the hold is known to have ended, or to end
 // with the session. It returns an error that is [ErrLost] if the hold had ended before. Calling it
-// again returns the same and does nothing. While other holds use this one, the last of them frees
-// it.
+// again returns the same and does nothing. While other holds or requests use this one, the last of
+// them frees it.
 func (h *Hold) Release() error {
 	h.once.Do(func() { h.result = h.leave(nil) })
 	return h.result
@@ -206,16 +206,26 @@ func (h *Hold) enter(exclusive []string) (valid bool, downgraded <-chan struct{}
 // leave removes one user, which had these resources exclusively by the hold. The last one frees the
 // hold.
 func (h *Hold) leave(exclusive []string) error {
+	if !h.unused(exclusive) {
+		return nil
+	}
+	return h.free()
+}
+
+// unused removes one user, as leave does, and returns whether it was the last one. Then the caller
+// must free the hold.
+func (h *Hold) unused(exclusive []string) bool {
 	h.mu.Lock()
+	defer h.mu.Unlock()
 	h.users--
 	for _, name := range exclusive {
 		h.inner[name]--
 	}
-	last := h.users == 0
-	h.mu.Unlock()
-	if !last {
-		return nil
-	}
+	return h.users == 0
+}
+
+// free gives the hold back, for its last user.
+func (h *Hold) free() error {
 	var err error
 	switch {
 	case h.joined != nil:

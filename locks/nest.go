@@ -115,12 +115,16 @@ func (n *nest) enter() (downgraded <-chan struct{}, err error) {
 	return nil, nil
 }
 
-// leave ends the use of the covering holds by a request that was not granted.
+// leave ends the use of the covering holds by a request that was not granted. If it was the last
+// user of a hold, that is freed in the background: the caller no longer waits for Redis.
 func (n *nest) leave() { n.leaveTo(len(n.covers)) }
 
 func (n *nest) leaveTo(end int) {
 	for _, c := range n.covers[:end] {
-		_ = c.leave(c.exclusive) // the last user of a hold learns of its loss by the context
+		// The holder of a lost hold learns of that by the context.
+		if free := func() { _ = c.free() }; c.unused(c.exclusive) && !c.client.spawn(free) {
+			free() // closing the client frees everything, and ends every attempt to send
+		}
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -179,6 +180,54 @@ func TestIsHeldEndsWithTheHoldThatWasReentered(t *testing.T) {
 			t.Error("c is held after the last release")
 		}
 	})
+}
+
+// TestEndedRequestDoesNotWaitForTheReleaseOfItsOuterHold releases a hold while a request nested in
+// it waits. So the end of that request frees the hold, and then Redis does not reply.
+func TestEndedRequestDoesNotWaitForTheReleaseOfItsOuterHold(t *testing.T) {
+	t.Parallel()
+	changed := errors.New("changed my mind")
+	const limit = 3 * time.Second
+	for name, test := range map[string]struct {
+		parts []locks.Part
+		want  error
+	}{
+		"canceled": {nil, changed}, "at its limit": {[]locks.Part{locks.Wait(limit)}, locks.ErrBusy},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c, direct, p := proxied(t, time.Minute)
+			inTheWay := acquire(t, direct, locks.Exclusive("b"))
+			outer := acquire(t, c, locks.Exclusive("a"))
+			ctx, cancel := context.WithCancelCause(outer.Context())
+			defer cancel(nil)
+			done, queued := make(chan error, 1), make(chan struct{})
+			parts := append(test.parts, locks.Exclusive("a", "b"), locks.OnWait(func(*locks.BusyError) { close(queued) }))
+			go func() {
+				_, err := c.Acquire(ctx, parts...)
+				done <- err
+			}()
+			<-queued
+			release(t, outer)
+			p.Set(redistest.Faults{DropRequests: true})
+			if test.parts == nil {
+				cancel(changed)
+			}
+			select {
+			case err := <-done:
+				if !errors.Is(err, test.want) {
+					t.Errorf("got %v, want %v", err, test.want)
+				}
+			case <-time.After(limit + 7*time.Second): // the lease is much longer
+				t.Error("the request does not end")
+			}
+			busy(t, direct, "a", locks.Exclusive("a"))
+			p.Set(redistest.Faults{})
+			p.Cut()
+			release(t, acquire(t, direct, locks.Exclusive("a"))) // freed in the background
+			release(t, inTheWay)
+		})
+	}
 }
 
 // TestDeadlockIsFoundAtOnce makes two, then three flows wait for each other in a circle. The
