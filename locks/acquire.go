@@ -225,7 +225,7 @@ func (acq *acquisition) judge(ctx context.Context, s *session, r *request, a out
 }
 
 // await attends to a request that was sent with others, or by a goroutine that puts its outcome
-// into outcomes, or that waits in Redis if both are nil.
+// into answers, or that waits in Redis if both are nil.
 func (acq *acquisition) await(ctx context.Context, s *session, r *request, posted *call, answers <-chan outcome) (*Hold, error) {
 	s.mu.Lock()
 	r.channels()
@@ -256,6 +256,12 @@ func (acq *acquisition) await(ctx context.Context, s *session, r *request, poste
 		return ok
 	}
 	for {
+		// The reply to a question in flight comes first: if it says that the request waits, that
+		// may be the wait that has ended since.
+		requeue := recheck
+		if sent != nil || answers != nil {
+			requeue = nil
+		}
 		select {
 		case <-sent:
 			sent = nil
@@ -291,7 +297,7 @@ func (acq *acquisition) await(ctx context.Context, s *session, r *request, poste
 				}
 			}
 			return acq.admit(ctx, s, r, g)
-		case <-recheck:
+		case <-requeue:
 			if !again() {
 				return nil, ErrClosed
 			}

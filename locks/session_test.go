@@ -323,6 +323,53 @@ func TestWaitThatRedisLostIsQueuedAgain(t *testing.T) {
 	}
 }
 
+// TestWaitThatEndsBeforeItsReplyIsHandledIsQueuedAgain has the message that a wait was taken out of
+// the queues overtake the reply that it waits, on the way to the caller.
+func TestWaitThatEndsBeforeItsReplyIsHandledIsQueuedAgain(t *testing.T) {
+	t.Parallel()
+	c := opened(t, redistest.Client(t), redistest.Namespace(t))
+	hold, err := c.Acquire(t.Context(), Exclusive("a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, err := newSpec([]Part{Exclusive("a")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := hold.request.session
+	for range 20 { // the caller may happen to handle the reply first
+		r, err := s.begin(o.items)
+		if err != nil {
+			t.Fatal(err)
+		}
+		acq := &acquisition{client: c, spec: o, nest: &nest{rest: o.items}, began: time.Now()}
+		reply, err := space.Run(t.Context(), c.rdb, space.Acquire, c.space.keys, acq.args(r)...)
+		if err != nil || reply.At(0) != "waiting" {
+			t.Fatalf("got %q, %v", reply, err)
+		}
+		_, a := s.answered(t.Context(), r, outcome{reply: reply})
+		c.raw(t, space.Release, string(r.id))
+		s.unqueued(r.id, 0)
+		answers := make(chan outcome, 1)
+		answers <- a
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() {
+			_, err := acq.await(ctx, s, r, nil, answers)
+			done <- err
+		}()
+		eventually(t, "it waits again", func() bool { return len(c.listing(t).Waits) == 1 })
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Errorf("got %v", err)
+		}
+		eventually(t, "it has left the queue", func() bool { return len(c.listing(t).Waits) == 0 })
+	}
+	if err := hold.Release(); err != nil {
+		t.Error(err)
+	}
+}
+
 // calls counts how often a client has sent a script and got a reply.
 type calls struct {
 	hash string // "": of all of them
