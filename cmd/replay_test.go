@@ -35,7 +35,7 @@ func TestAReplayThatEndsEarlyPrintsHowToContinue(t *testing.T) {
 	}
 	from := time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
 	// replay replays a thousand ticks, far from Redis, and ends when some of them run again
-	replay := func(end func(p *process), code int, words string) (done int, next time.Time) {
+	replay := func(end func(p *process), code int, words string) (done int, next time.Time, stderr string) {
 		t.Helper()
 		before := count()
 		proxy.Set(redistest.Faults{RequestDelay: 10 * time.Millisecond, ReplyDelay: 10 * time.Millisecond})
@@ -61,14 +61,14 @@ func TestAReplayThatEndsEarlyPrintsHowToContinue(t *testing.T) {
 		if want := from.Add(time.Duration(done) * time.Minute); !next.Equal(want) {
 			t.Errorf("%d ticks run again, and the next one is %s, want %s", done, next, want)
 		}
-		return done, next
+		return done, next, p.stderr.String()
 	}
 
-	done, next := replay(func(p *process) { p.signal(syscall.SIGINT) }, exitInterrupted, "^lockstep: interrupted; ")
+	done, next, stderr := replay(func(p *process) { p.signal(syscall.SIGINT) }, exitInterrupted, "^lockstep: interrupted; ")
 	queued, err := rdb.LLen(t.Context(), "asynq:{default}:pending").Result()
 	must(t, err)
-	if queued != int64(done) {
-		t.Errorf("%d deliveries are in the queue, want those of %d ticks", queued, done)
+	if queued != int64(done) && !strings.Contains(stderr, "a worker will push it") { // the machine is busy
+		t.Errorf("%d deliveries are in the queue, want those of %d ticks; %s", queued, done, stderr)
 	}
 	from = next
 	replay(func(*process) {
