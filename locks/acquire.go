@@ -143,6 +143,10 @@ func (acq *acquisition) attempt(ctx context.Context) (*Hold, error) {
 			return nil, acq.stopped(err)
 		}
 	}
+	limit := acq.limit
+	if acq.tries() {
+		limit = time.After(acq.patience())
+	}
 	for {
 		acq.nest = acq.client.nesting(ctx, acq.spec.items)
 		downgraded, err := acq.nest.enter()
@@ -152,10 +156,12 @@ func (acq *acquisition) attempt(ctx context.Context) (*Hold, error) {
 		if downgraded == nil {
 			break
 		}
-		select { // the session bounds it
+		select {
 		case <-downgraded:
 		case <-ctx.Done():
 			return nil, acq.stopped(context.Cause(ctx))
+		case <-limit:
+			return nil, acq.stopped(nil)
 		}
 	}
 	if len(acq.nest.rest) == 0 {

@@ -44,9 +44,8 @@ type Hold struct {
 	items []Item // the whole bundle, including what is covered; sorted
 	users int    // the hold and the holds that use it; freed when none is left
 	// inner counts, by resource, the holds that use it and have that resource exclusively by it.
-	inner map[string]int
-	// downgraded is not nil while a downgrade is in flight. It is closed when that has ended.
-	downgraded chan struct{}
+	inner      map[string]int
+	downgraded *downgrade    // the one in flight, or nil
 	lost       error         // why the hold ended before it was released
 	done       bool          // a release has begun
 	wanted     *space.Asked  // the last revocation
@@ -175,19 +174,19 @@ func (h *Hold) Release() error {
 }
 
 // enter counts one more user of a hold, which has these resources exclusively by it. It counts none
-// if the hold is no longer valid. Neither does it while the hold is downgraded, or if that happened
-// since the nesting was determined: then it returns a channel that is closed at the end of that.
+// if the hold is no longer valid. Neither does it while one of them is downgraded, or if that has
+// happened since the nesting was determined: it returns a channel that is closed when that is over.
 func (h *Hold) enter(exclusive []string) (valid bool, downgraded <-chan struct{}) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if !h.valid() || h.users == 0 {
 		return false, nil
 	}
-	if len(exclusive) > 0 && h.downgraded != nil {
-		return true, h.downgraded
-	}
-	for _, item := range h.own() {
-		if item.Mode != ModeExclusive && slices.Contains(exclusive, item.Name) {
+	for _, name := range exclusive {
+		if h.downgraded != nil && slices.Contains(h.downgraded.names, name) {
+			return true, h.downgraded.over
+		}
+		if !slices.ContainsFunc(h.own(), func(item Item) bool { return item.Name == name && item.Mode == ModeExclusive }) {
 			over := make(chan struct{})
 			close(over)
 			return true, over

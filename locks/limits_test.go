@@ -124,6 +124,39 @@ func TestRestThatBeginsBehindAWaitEndsInTime(t *testing.T) {
 	})
 }
 
+// TestRestOfACrashEndsInTimeBehindAWaitOfTheSameSession: the first wait in the queue belongs to the
+// session that has ended.
+func TestRestOfACrashEndsInTimeBehindAWaitOfTheSameSession(t *testing.T) {
+	t.Parallel()
+	redistest.Each(t, func(t *testing.T, rdb *redis.Client) {
+		t.Parallel()
+		o := locks.Options{Namespace: redistest.Namespace(t), Lease: 10 * time.Minute}
+		a, b := openClient(t, rdb, o), openClient(t, rdb, o)
+		hold := acquire(t, a, locks.Exclusive("x"), locks.CrashDelay(time.Second))
+		sibling, end := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() {
+			_, err := a.Acquire(sibling, locks.Exclusive("x"))
+			ended <- err
+		}()
+		eventually(t, "the sibling waits", func() bool { return len(waits(t, b)) == 1 })
+		next := make(chan *locks.Hold, 1)
+		go func() { next <- must(b.Acquire(within(t, patient), locks.Exclusive("x"))) }()
+		eventually(t, "both wait", func() bool { return len(waits(t, b)) == 2 })
+		if err := b.Space().EndSession(t.Context(), hold.Session()); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case hold := <-next:
+			release(t, hold)
+		case <-time.After(20 * time.Second):
+			t.Error("not granted 20 s after a rest of a second")
+		}
+		end()
+		<-ended
+	})
+}
+
 func TestCrashDelayIsOnlyForCrashes(t *testing.T) {
 	t.Parallel()
 	server := redistest.New(t, redistest.Options{})

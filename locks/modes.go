@@ -99,6 +99,12 @@ func (s *Space) Undeclare(ctx context.Context, name string, version int64) error
 // to it without an exponent.
 const MaxPermits = 1_000_000
 
+// A downgrade is a call of [Hold.Downgrade] in flight.
+type downgrade struct {
+	names []string
+	over  chan struct{} // closed at its end
+}
+
 // Downgrade turns exclusive resources of the hold into shared ones without releasing them in
 // between. To get one back exclusively, acquire it again under the hold's context. That waits until
 // no other hold shares it, and releasing that inner hold leaves the share as it was.
@@ -106,9 +112,9 @@ const MaxPermits = 1_000_000
 // Downgrade is sent again until Redis replies or the session has ended. Once it is in flight, only
 // the reply shows what the hold has, so the end of ctx no longer stops it. A resource that the hold
 // already shares stays as it is. A resource that the hold's own request did not get, or of which it
-// has permits, is an error; then nothing changes. So is one that a hold under this one's context
-// re-enters exclusively: release that first. Downgrade does not know of the holds of a process that
-// has joined this one.
+// has permits, is an error; then nothing changes. So is one that a hold or a request under this
+// one's context re-enters exclusively: it must end first. Downgrade does not know of those in a
+// process that has joined this hold.
 func (h *Hold) Downgrade(ctx context.Context, names ...string) error {
 	if h.request == nil {
 		return fmt.Errorf("downgrade: %w: the hold re-enters another one; downgrade that", ErrInvalid)
@@ -124,7 +130,7 @@ func (h *Hold) Downgrade(ctx context.Context, names ...string) error {
 	}
 	s.mu.Lock()
 	for h.downgraded != nil { // another call
-		before := h.downgraded
+		before := h.downgraded.over
 		s.mu.Unlock()
 		<-before
 		s.mu.Lock()
@@ -135,22 +141,22 @@ func (h *Hold) Downgrade(ctx context.Context, names ...string) error {
 	}
 	for _, name := range names {
 		if err == nil && h.inner[name] > 0 {
-			err = fmt.Errorf("%w: a hold under this one's context has %q exclusively; release that first", ErrInvalid, name)
+			err = fmt.Errorf("%w: a hold or a request under this one's context re-enters %q exclusively; it must end first", ErrInvalid, name)
 		}
 	}
 	if err != nil {
 		s.mu.Unlock()
 		return fmt.Errorf("downgrade: %w", err)
 	}
-	ended := make(chan struct{})
-	h.downgraded = ended
+	running := &downgrade{names, make(chan struct{})}
+	h.downgraded = running
 	h.request.plain = false // from now on, whatever the reply
 	s.mu.Unlock()
 	defer func() {
 		s.mu.Lock()
 		h.downgraded = nil
 		s.mu.Unlock()
-		close(ended)
+		close(running.over)
 	}()
 	r, _, err := s.untilAnswered(func() (space.Reply, error) { return h.client.call(ctx, space.Downgrade, args...) })
 	switch {

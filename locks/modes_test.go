@@ -421,12 +421,56 @@ func TestRequestDuringADowngradeWaitsForItsReply(t *testing.T) {
 	}
 	below := make(chan *locks.Hold, 1)
 	go func() { below <- must(c.Acquire(outer.Context(), locks.Exclusive("a"))) }()
-	p.Set(redistest.Faults{})
 	if err := <-downgraded; err != nil {
 		t.Fatal(err)
 	}
+	p.Set(redistest.Faults{})
 	eventually(t, "the request waits for the other client", func() bool { return len(waits(t, direct)) == 1 })
 	release(t, reader)
 	release(t, <-below)
+	release(t, outer)
+}
+
+// TestRequestDuringADowngradeWithoutAReplyEnds: at its limit, and a try at once. A request for
+// another resource of the hold does not need to wait.
+func TestRequestDuringADowngradeWithoutAReplyEnds(t *testing.T) {
+	t.Parallel()
+	c, direct, p := proxied(t, time.Minute)
+	outer := acquire(t, c, locks.Exclusive("a", "b", "warm"))
+	if err := outer.Downgrade(t.Context(), "warm"); err != nil { // Redis knows the script
+		t.Fatal(err)
+	}
+	p.Set(redistest.Faults{Commands: []string{"evalsha"}, LoseReplies: 1})
+	downgraded := make(chan error, 1)
+	go func() { downgraded <- outer.Downgrade(t.Context(), "a") }()
+	eventually(t, "others share it", func() bool {
+		reader, err := direct.TryAcquire(t.Context(), locks.Shared("a"))
+		if err == nil {
+			release(t, reader)
+		}
+		return err == nil
+	})
+	began := time.Now()
+	other, err := c.TryAcquire(outer.Context(), locks.Exclusive("b"))
+	if err != nil {
+		t.Errorf("another resource: %v, want it at once", err)
+	}
+	if _, err := c.TryAcquire(outer.Context(), locks.Exclusive("a")); err == nil {
+		t.Error("a try got it")
+	}
+	if _, err := c.Acquire(outer.Context(), locks.Exclusive("a"), locks.Wait(100*time.Millisecond)); err == nil {
+		t.Error("a request with a limit got it")
+	}
+	if took := time.Since(began); took > 10*time.Second {
+		t.Errorf("they took %s", took)
+	}
+	p.Set(redistest.Faults{})
+	p.Cut()
+	if err := <-downgraded; err != nil {
+		t.Error(err)
+	}
+	if other != nil {
+		release(t, other)
+	}
 	release(t, outer)
 }

@@ -19,7 +19,7 @@ type reaper struct {
 	mu      sync.Mutex
 	waiting int       // the number of requests that wait
 	forced  bool      // a reply said that there is work left
-	owed    bool      // the call is made even if no request waits
+	owed    time.Time // when the last announced entry is due; zero after a call then
 	at      time.Time // when the next entry of the timer wheel is due; zero when there is none
 }
 
@@ -58,11 +58,14 @@ func (r *reaper) due(in time.Duration) {
 	}
 }
 
-// announced handles the message about an entry that begins behind a wait. The call for it is made
-// even if that wait has ended by then, since no other client knows.
+// announced handles the message about an entry that begins behind a wait. A call is made then even
+// if the wait has ended by that time, since no other client knows of the entry.
 func (r *reaper) announced(in time.Duration) {
+	at := time.Now().Add(in + reapSlack())
 	r.mu.Lock()
-	r.owed = true
+	if at.After(r.owed) {
+		r.owed = at
+	}
 	r.mu.Unlock()
 	r.due(in)
 	r.signal()
@@ -90,10 +93,23 @@ func (r *reaper) next() (time.Duration, bool) {
 	switch {
 	case r.forced:
 		return 0, true
-	case r.waiting == 0 && !r.owed || r.at.IsZero():
+	case r.waiting == 0 && r.owed.IsZero():
 		return 0, false
 	}
-	return max(0, time.Until(r.at)), true
+	at := r.at
+	if at.IsZero() || !r.owed.IsZero() && r.owed.Before(at) {
+		at = r.owed
+	}
+	return max(0, time.Until(at)), !at.IsZero()
+}
+
+// called notes that a call has succeeded that began at this time.
+func (r *reaper) called(began time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !began.Before(r.owed) {
+		r.owed = time.Time{}
+	}
 }
 
 // run calls call, which handles due entries and returns the time to the next one, whenever an entry
@@ -113,8 +129,8 @@ func (r *reaper) run(ctx context.Context, log *slog.Logger, call func(context.Co
 		case <-timer:
 		}
 		r.mu.Lock()
-		forced := r.forced
-		r.forced, r.owed, r.at = false, false, time.Time{}
+		forced, began := r.forced, time.Now()
+		r.forced, r.at = false, time.Time{}
 		r.mu.Unlock()
 		in, err := call(ctx)
 		if err != nil {
@@ -125,6 +141,7 @@ func (r *reaper) run(ctx context.Context, log *slog.Logger, call func(context.Co
 			in = 0
 		} else {
 			pause = space.Backoff{}
+			r.called(began)
 		}
 		r.due(in)
 		if forced && in == 0 {

@@ -90,9 +90,9 @@ func tick(ctx context.Context, s *server, rdb *redis.Client, n int, every, d tim
 		return nil
 	})
 	for range n {
-		_, end, err := beginWith(ctx, rdb, list, map[string]jobs.Executor{"handler": handlers})
-		if err != nil {
-			return figures, nil, err
+		_, end, failed := beginWith(ctx, rdb, list, map[string]jobs.Executor{"handler": handlers})
+		if failed != nil {
+			return figures, nil, failed
 		}
 		defer func() { err = errors.Join(err, end()) }()
 	}

@@ -83,8 +83,12 @@ func (o *Operator) deliver(ctx context.Context, due []ledger.Due) {
 		return
 	}
 	if err := o.push(ctx, due...); err != nil {
-		o.told(fmt.Errorf("the run is recorded, a worker will push it to its queue within seconds: %w", err))
+		o.undelivered(err)
 	}
+}
+
+func (o *Operator) undelivered(err error) {
+	o.told(fmt.Errorf("the run is recorded, a worker will push it to its queue within seconds: %w", err))
 }
 
 // Enqueue asks for a run. Arguments that do not fit give an error that is [jobs.IsPermanent].
@@ -204,7 +208,11 @@ func (o *Operator) Replay(ctx context.Context, job string, from, to time.Time, k
 	late, cancel := outlast(ctx)
 	defer cancel()
 	var due []ledger.Due
-	defer func() { o.deliver(late, due) }()
+	defer func() {
+		if len(due) > 0 && !attempt(late, func() { o.deliver(late, due) }) {
+			o.undelivered(ctx.Err())
+		}
+	}()
 	for _, tick := range ticks {
 		stopped := func(more string, err error) (int, error) {
 			return len(due), fmt.Errorf("replay %s: %d of %d ticks run again%s; to continue, replay from %s: %w", job, len(due), len(ticks), more, TickTime{tick}, err)
@@ -213,30 +221,57 @@ func (o *Operator) Replay(ctx context.Context, job string, from, to time.Time, k
 			return stopped("", err)
 		}
 		re := ledger.Reopening{Run: jobs.TickRunID(job, tick), Tick: tick, Job: record.Job, Args: record.Job.Args, Any: true}
-		if keys == NewKeys {
-			there, err := o.ledger.FindRecord(late, re.Run)
-			if err != nil && !errors.Is(err, ledger.ErrUnknown) {
-				return stopped("", err)
-			}
-			if err == nil && !there.State.Final() {
-				continue
-			}
-			re.Run, re.Tick, re.Parent = jobs.ReplayRunID(job, tick, time.Now()), time.Time{}, re.Run
-		}
 		if len(due) == 0 { // recorded once, with the first tick that runs
 			re.Act = &act
 		}
-		some, err := o.ledger.Reopen(late, re)
+		var some []ledger.Due
+		var doubt bool
+		var err error
+		if !attempt(late, func() { some, doubt, err = o.replayTick(late, re, keys) }) {
+			return stopped(perhaps(tick), ctx.Err())
+		}
+		if err != nil && doubt {
+			return stopped(perhaps(tick), err)
+		}
 		if err != nil {
-			more := ""
-			if !space.Unsent(err) && !isRefusal(err) {
-				more = ", and perhaps that of " + TickTime{tick}.String()
-			}
-			return stopped(more, err)
+			return stopped("", err)
 		}
 		due = append(due, some...)
 	}
 	return len(due), nil
+}
+
+// perhaps adds a tick to those that run again.
+func perhaps(tick time.Time) string { return ", and perhaps that of " + (TickTime{tick}).String() }
+
+// replayTick runs a tick (again). doubt reports whether it may run despite the error.
+func (o *Operator) replayTick(ctx context.Context, re ledger.Reopening, keys ReplayKeys) (due []ledger.Due, doubt bool, err error) {
+	if keys == NewKeys {
+		there, err := o.ledger.FindRecord(ctx, re.Run)
+		if err != nil && !errors.Is(err, ledger.ErrUnknown) {
+			return nil, false, err
+		}
+		if err == nil && !there.State.Final() {
+			return nil, false, nil
+		}
+		re.Run, re.Tick, re.Parent = jobs.ReplayRunID(re.Job.Name, re.Tick, time.Now()), time.Time{}, re.Run
+	}
+	due, err = o.ledger.Reopen(ctx, re)
+	return due, err != nil && !space.Unsent(err) && !isRefusal(err), err
+}
+
+// attempt calls f and reports whether it returned before ctx ended. Otherwise f continues for as
+// long as Redis may take for a reply, since a command in flight cannot be canceled, and its results
+// must not be read.
+func attempt(ctx context.Context, f func()) bool {
+	done := make(chan struct{})
+	go func() { defer close(done); f() }()
+	select {
+	case <-done:
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }
 
 // outlast returns a context that ends a moment after ctx: an act of many steps that is interrupted

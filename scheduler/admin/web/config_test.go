@@ -153,7 +153,7 @@ func TestReloadIsAskedFor(t *testing.T) {
 // A reload takes as long as it needs, whatever the deadlines of usual requests are.
 func TestAReloadOutlivesTheDeadlinesOfRequests(t *testing.T) {
 	t.Parallel()
-	const limit = time.Second
+	const limit = 2 * time.Second
 	server := httptest.NewUnstartedServer(configServer(t, &admin.Config{Digest: "one"}, func(ctx context.Context) error {
 		select {
 		case <-time.After(2 * limit):

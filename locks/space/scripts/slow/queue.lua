@@ -38,25 +38,25 @@ end
 
 -- announce tells one client that waits for the bundle of a hold until when that rests, so that it
 -- calls then: its last reply names an entry of the timer wheel that may be due later. The desk is
--- told for a wait of the space.
+-- told for a wait of the space. A script looks for the waits of some holds, and in each queue at
+-- some waits: without a message, clients learn of the entry from their next renewals.
 function S.announce(hold, rest)
-  if call('ZCARD', Q) == 0 then return end
+  if searched > WIDEST or call('ZCARD', Q) == 0 then return end
   local names = bundle(hold, H_ITEMS)
-  local some, all = queues(names)
+  searched = searched + #names / 4
+  local some = queues(names)
   for i = 1, #names do
-    local first
-    if not some then
-      first = call('ZRANGEBYLEX', Q, '[' .. names[i] .. '\0', '(' .. names[i] .. '\1', 'LIMIT', '0', '1')[1]
-    elseif all then
-      first = some[names[i]] and some[names[i]][1]
-    else
-      first = some[names[i]]
+    local waits = {}
+    if not some or some[names[i]] then
+      waits = call('ZRANGEBYLEX', Q, '[' .. names[i] .. '\0', '(' .. names[i] .. '\1', 'LIMIT', '0', PAGE_TEXT)
     end
-    if first then
-      local session = S.wait(string.match(first, '[^%z]*$'))[W_SESSION]
+    for j = 1, #waits do
+      local session = S.wait(string.match(waits[j], '[^%z]*$'))[W_SESSION]
       if session == '@' then session = call('HGET', META, 'desk') end
       if session and ends(session) then return notify(session, 'd' .. US .. format('%.0f', rest - now)) end
     end
+    searched = searched + #waits
+    if searched > WIDEST then return end
   end
 end
 

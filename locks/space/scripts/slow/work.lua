@@ -9,14 +9,15 @@ local NESTED = '1' -- tickets below it belong to nested requests
 local LOOK, DUE, HOLDS, NAMES, PAGE, SEARCH, MANY = 64, 64, 100, 250, 16, 500, 32
 -- The queues of a bundle of FEW names or more are read GROUP by GROUP, see queues. For a bundle
 -- of more than WIDE names, only the oldest waits in its queues are examined, and TURNS of the old
--- ones among them, see older.
-local FEW, GROUP, WIDE, TURNS = 4, 16, 32, 500
+-- ones among them, see older. WIDEST bounds the waits, and the names by four, at which announce
+-- looks.
+local FEW, GROUP, WIDE, TURNS, WIDEST = 4, 16, 32, 500, 500
 -- Redis formats each number that it receives, which takes as long as a short command. These are
 -- passed most often.
 local LOOK_TEXT, PAGE_TEXT, GROUP_TEXT = format('%d', LOOK), format('%d', PAGE), format('%d', GROUP)
 -- The resources to settle, each with the ticket to begin at, see unbar.
 local freed, since, front, looked = {}, {}, {}, 0
-local web, spent, turns = nil, 0, 0 -- see inside and older
+local web, spent, turns, searched = nil, 0, 0, 0 -- see inside, older and announce
 -- resource -> the last hold or request that this script has freed it of: its ID and its info
 local freer = {}
 
