@@ -153,7 +153,9 @@ func TestRestOfACrashEndsInTimeBehindAWaitOfTheSameSession(t *testing.T) {
 			t.Error("not granted 20 s after a rest of a second")
 		}
 		end()
-		<-ended
+		if err := <-ended; err == nil {
+			t.Error("the sibling got the lock")
+		}
 	})
 }
 
