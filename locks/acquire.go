@@ -143,10 +143,7 @@ func (acq *acquisition) attempt(ctx context.Context) (*Hold, error) {
 			return nil, acq.stopped(err)
 		}
 	}
-	limit := acq.limit
-	if acq.tries() {
-		limit = time.After(acq.patience())
-	}
+	var last <-chan time.Time // for a try, and past the limit
 	for {
 		acq.nest = acq.client.nesting(ctx, acq.spec.items)
 		downgraded, err := acq.nest.enter()
@@ -156,11 +153,16 @@ func (acq *acquisition) attempt(ctx context.Context) (*Hold, error) {
 		if downgraded == nil {
 			break
 		}
+		if acq.tries() && last == nil {
+			last = time.After(acq.patience())
+		}
 		select {
 		case <-downgraded:
 		case <-ctx.Done():
 			return nil, acq.stopped(context.Cause(ctx))
-		case <-limit:
+		case <-acq.limit:
+			return nil, acq.stopped(nil)
+		case <-last:
 			return nil, acq.stopped(nil)
 		}
 	}
